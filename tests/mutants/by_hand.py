@@ -294,7 +294,13 @@ BY_HAND = (
     Mutant(
         "hindrances-are-told",
         "what keeps callers out, or keeps a grant from them, is an alarm while it lasts",
-        (("sidecar/machine/shell.py", "                self.feed(context.Hindered(hindrance))\n", "                pass\n"),),
+        (
+            (
+                "sidecar/machine/shell.py",
+                "                self.feed(context.Hindered(hindrance))\n",
+                "                pass\n",
+            ),
+        ),
         tests=("tests/sidecar/test_shell.py", "tests/chaos/test_hindered.py"),
     ),
     Mutant(
