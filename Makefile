@@ -15,7 +15,7 @@ typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine
 	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
-	tests/tools tests/test_docs.py tests/test_imports.py demo bench)
+	tests/tools tests/test_docs.py tests/test_imports.py tests/test_walks.py demo bench)
 
 SEEDS ?= 20000
 S ?= 120
@@ -44,8 +44,8 @@ chaos: $(venv) ## the chaos tests that `make test` leaves out
 
 test-all: test slow chaos ## all tests that need no root
 
-# What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/internals.
-night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/internals/night.md
+# What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/inside.
+night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/inside/night.md
 	$(python) -m tests.tools.night
 
 soak: S := 3600
