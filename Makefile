@@ -43,8 +43,8 @@ chaos: $(venv) ## the chaos tests that `make test` leaves out
 
 test-all: test slow chaos ## all tests that need no root
 
-# What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/internals.
-night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/internals/night.md
+# What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/inside.
+night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/inside/night.md
 	$(python) -m tests.tools.night
 
 soak: S := 3600

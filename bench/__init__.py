@@ -16,5 +16,5 @@
 
 Times of one machine say little and times of two runs can't be compared, so nothing here is compared with a number from
 another run, and nothing here fails because something was slow: a missed goal is said in the table. How to read it, and
-what was measured: docs/measurements.md.
+what was measured: docs/inside/measurements.md.
 """

@@ -25,7 +25,7 @@ examples:
   python -m bench --disk-dir /var/tmp      which disk
 
 Every ratio is to a floor that was measured in the same run and in turns. A missed goal is said in the table and is no
-error: the exit code is 1 only when something breaks. docs/measurements.md tells how to read the table.
+error: the exit code is 1 only when something breaks. docs/inside/measurements.md tells how to read the table.
 """
 
 

@@ -11,9 +11,9 @@
   has, and what counts is the longest time for which any of them got nothing.
 * the price while nothing happens: the same answers, to prompts that were not asked before, from both.
 
-An engine that has adopted a cache and dies within half a minute costs the cache (docs/kv.md), which is not the takeover
-that is to be measured. So between two rounds with `keep` the engine that has adopted is killed once more, and the one
-that follows begins with new memory. The successor's log says that it has adopted, or the round is an error.
+An engine that has adopted a cache and dies within half a minute costs the cache (docs/inside/kv.md), which is not the
+takeover that is to be measured. So between two rounds with `keep` the engine that has adopted is killed once more, and
+the one that follows begins with new memory. The successor's log says that it has adopted, or the round is an error.
 
 The model is as small as it can be, so that 32k tokens can be read at all; nothing here says how long another one takes.
 """

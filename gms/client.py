@@ -81,7 +81,7 @@ class GmsClient(ClientShell):
 
     def write_or_read(self, timeout_s: float | None = None) -> Writer | Reader:
         """Reads if there is a layout, else writes. Only one of two engines may do this, else both may wait for ever
-        (docs/gms.md, "Roles").
+        (docs/inside/gms.md, "Roles").
         """
         granted = self.want(c.Want("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)

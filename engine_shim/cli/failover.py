@@ -167,7 +167,7 @@ def parser() -> Parser:
         parse=_door,
         metavar="HOST:PORT",
         shown_default="127.0.0.1:8000, or a free port where that is taken",
-        help="where clients come, whichever serves (the door: docs/door.md); none: the engines' own sockets only",
+        help="where clients come, whichever serves (docs/inside/door.md); none: the engines' own sockets only",
     )
     command_settings.kv(up)
     command_settings.times(up)

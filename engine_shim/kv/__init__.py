@@ -5,5 +5,5 @@
     adoption.py     whether a successor believes what it finds, and why not
 
 All of it is pure: the memory is handed in as 64-bit words. It knows no engine; `reference_engine/` and `vllm_engine/`
-stand on it. `docs/kv.md` says the same in prose.
+stand on it. `docs/inside/kv.md` says the same in prose.
 """

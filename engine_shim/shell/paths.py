@@ -1,6 +1,6 @@
 """Which files of a run directory concern engines, and what a shim does with them.
 
-DIR/life/<engine_id>.<incarnation>      the lock's life files, one for each start of an engine (docs/lock.md)
+DIR/life/<engine_id>.<incarnation>      the lock's life files, one for each start of an engine (docs/inside/lock.md)
 DIR/engine/<engine_id>.shim.sock        where the processes of an engine register with their shim
 DIR/engine/<engine_id>.lock             held by the shim, so that each engine has only one
 DIR/engine/<engine_id>.shm_files        files of /dev/shm that the engine's processes have open (`shm_cleanup.py`)

@@ -27,7 +27,7 @@ from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from sidecar.terminal.exit_codes import EX_USAGE
 
 MOST_RANGES = 250
-"""A pool has no more (docs/gms.md). A cache of more allocations is the engine's own."""
+"""A pool has no more (docs/inside/gms.md). A cache of more allocations is the engine's own."""
 CLAIM_S = 10.0
 """How long the end of the predecessor is waited for. The lock has seen it already."""
 P = ParamSpec("P")

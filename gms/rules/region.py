@@ -1,4 +1,4 @@
-"""A region: memory of a device with a key, which outlives processes and servers (`docs/gms.md`, "Regions").
+"""A region: memory of a device with a key, which outlives processes and servers (`docs/inside/gms.md`, "Regions").
 
 Pure, a part of the machine. What all regions have in common is here: what is handed back to a new server, what is given
 up on purpose, who has waited in vain. What differs is the policy:

@@ -1,4 +1,4 @@
-"""What a pod's benchmark does when something goes wrong. It takes minutes (docs/measurements.md) and isn't run here."""
+"""What a pod's benchmark does when something goes wrong: that takes minutes, and isn't run here."""
 
 import os
 from pathlib import Path

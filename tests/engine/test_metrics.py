@@ -72,7 +72,7 @@ def test_a_life_in_figures() -> None:
 
 
 def test_whatever_the_documentation_names_is_there_and_nothing_else() -> None:
-    text = (ROOT / "docs/engine.md").read_text()
+    text = (ROOT / "docs/inside/engine.md").read_text()
     section = re.search(r"^## Metrics\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     assert section is not None
     said = re.findall(r"`(?:failover_engine)?(_[a-z_]+)(?:\{[a-z,]*\})?`", section[1])

@@ -1,4 +1,4 @@
-"""The table of what becomes of which request when its engine is lost (docs/door.md), row by row."""
+"""The table of what becomes of which request when its engine is lost (docs/inside/door.md), row by row."""
 
 import json
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_a_rows_requests_are_of_its_kind(row: str) -> None:
 
 
 def test_every_row_is_in_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "door.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "inside" / "door.md").read_text()
     missing = [f"{row} | {way.value}" for row, (way, _) in ROWS.items() if f"| {row} | {way.value} |" not in text]
     assert not missing
 

@@ -335,7 +335,7 @@ def a_kv_cache(uuid: str) -> Counters:
 
 def writes_end_with_the_process(uuid: str) -> Counters:
     """A kernel writes for ever, and its process is killed. Once its pidfd is readable nothing may change any more: on
-    this stand pools on a GPU (docs/gms.md), which are off until a real device has shown it.
+    this stand pools on a GPU (docs/inside/gms.md), which are off until a real device has shown it.
     """
     memory = CudaMemory(uuid)
     size = memory.granularity

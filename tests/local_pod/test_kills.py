@@ -5,7 +5,7 @@
 
 Kubelet's own looks and no back-off, so that each death counts as a first one. A quarter of them come within two
 seconds of the one before, on whatever is just then starting again or taking over; the rest when the pair is whole.
-What it showed last is in docs/measurements.md.
+What it showed last is in docs/inside/measurements.md.
 """
 
 import http.client

@@ -2,7 +2,7 @@
 
     LOCAL_POD_LONG=1 python -m pytest tests/local_pod/test_pair_long.py
 
-What it showed last is in docs/kubernetes.md.
+What it showed last is in docs/inside/kubernetes.md.
 """
 
 import os

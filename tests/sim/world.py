@@ -219,7 +219,7 @@ class World(Schedule[SimServer]):
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
             if self.older_file:
-                self.silent.update(other.forks)  # only their life lock tells of them: see docs/lock.md, "Not covered"
+                self.silent.update(other.forks)  # only a life lock tells of them (docs/inside/lock.md, "Not covered")
             for process in other.processes:
                 if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder

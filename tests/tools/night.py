@@ -1,4 +1,4 @@
-"""`make night`: what is too long for every change, one stage after the other. Its report: docs/internals/night.md.
+"""`make night`: what is too long for every change, one stage after the other. Its report: docs/inside/night.md.
 
 Each stage has a variable that says how much of it there shall be; 0 leaves it out:
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.support.processes import ROOT
 
-REPORT = ROOT / "docs" / "internals" / "night.md"
+REPORT = ROOT / "docs" / "inside" / "night.md"
 PYTEST = (sys.executable, "-m", "pytest", "-s")
 FIRST_SCHEDULE = 20_500
 """CI has those before it."""

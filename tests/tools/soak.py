@@ -6,7 +6,7 @@
 No request may fail. Processes, descriptors, files and memory of what lives on have to stay as they were after each
 death was seen once. Where vLLM is installed in this Python, its tiny model runs beside the reference engine, as a pair
 of its own. The load and the deaths are those of `tests/gateway/under_load.py`, what "flat" means stands in
-`tests/engine/census.py`. The last report is docs/internals/soak.md. Exits 1 if anything isn't as it should be. After
+`tests/engine/census.py`. The last report is docs/inside/soak.md. Exits 1 if anything isn't as it should be. After
 Ctrl-C it ends the round that it is in, and reports.
 """
 
@@ -41,7 +41,7 @@ from tests.support.processes import ROOT
 from tests.support.waiting import DEADLINE_S, until
 from tests.tools.night import WIDTH, begun
 
-REPORT = ROOT / "docs" / "internals" / "soak.md"
+REPORT = ROOT / "docs" / "inside" / "soak.md"
 WHERE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 Deed = Callable[[Stage], None]
 VLLM_DEEDS: list[Deed] = [

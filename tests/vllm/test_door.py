@@ -2,7 +2,7 @@
 client has every token once.
 
 FAILOVER_DOOR_ROUNDS=10 kills it ten times, and prints how many tokens were the undisturbed answer's, row by row
-(docs/door.md has them).
+(docs/inside/door.md has them).
 """
 
 import asyncio

@@ -28,7 +28,7 @@ examples:
 
 What containers write is in DIR/logs/CONTAINER.RUN.log. Containers are processes of this machine, each with its own PID,
 mount and IPC namespace; there are no images and no limits. Without root it needs user namespaces. What it does is what
-kubelet would do: docs/kubernetes.md.
+kubelet would do: docs/inside/kubernetes.md.
 
 exit codes: 0 done (status: Ready), 1 no (status: not Ready), 2 it can't run here, or no pod runs, 64 wrong usage
 """

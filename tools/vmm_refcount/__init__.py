@@ -1,8 +1,8 @@
 """The experiment of the specification's Decision 7: when is device memory free again?
 
 GMS leans on the answers: memory lives as long as any process has a handle, a descriptor or a mapping of
-it, and not one moment longer. `python -m tools.vmm_refcount --help` says how to run it, `docs/vmm_refcount.md` what it
-saw.
+it, and not one moment longer. `python -m tools.vmm_refcount --help` says how to run it, `docs/inside/vmm_refcount.md`
+what it saw.
 
     __main__.py   flags, exit codes
     stories.py    the experiment, stage by stage
