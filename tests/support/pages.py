@@ -1,8 +1,9 @@
 """The pages of the documentation: their links, and the blocks that tell a reader what to type.
 
 A block of `sh` is run as it stands, in the order of its page, and has to end with exit code 0. A comment in front of
-it, which no reader sees, says otherwise: `<!-- stays -->`, it goes on while the rest of the page is read; `<!-- not run:
-REASON -->`, it needs what isn't here. Of such a block what is ours is held against the parsers.
+it, which no reader sees, says otherwise: `<!-- stays -->`, it goes on while the rest of the page is read;
+`<!-- not run: REASON -->`, it needs what isn't here: what is ours in it is held against the parsers. `<!-- beside:
+COMMAND -->` in a page of its own is a command that goes on from its beginning.
 """
 
 import argparse
@@ -72,7 +73,7 @@ class Page:
 
 
 def calls(text: str, programs: dict[str, argparse.ArgumentParser]) -> Iterator[list[str]]:
-    """The words of each command of ours in a text for a shell, also behind another one's `--` and in front of a pipe."""
+    """The words of each command of ours in a text for a shell, also behind another's `--` and in front of a pipe."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
