@@ -1,7 +1,7 @@
 """What is done after a commit, in a thread of the lowest priority: huge pages, and the sums of the slabs' contents.
 
 The sums are CRC-32: they are to show bytes that changed by accident, in memory or on the way, and nothing here defends
-against a program that means to deceive. It runs at 2 GiB/s where BLAKE2 runs at 0.8 (docs/inside/measurements.md).
+against a program that means to deceive. It runs at 2 GiB/s where BLAKE2 runs at 0.8.
 
 What this file may not do: touch a mapping that a program uses. It has mappings of its own, so that a reader may go to
 sleep at any moment; and it holds on to its layout only until the next 16 MiB are done.

@@ -133,9 +133,7 @@ def test_an_engine_that_starts_is_no_reason_to_start_another() -> None:
 
 
 def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
-    alarm = (
-        f"engine-a {OVERDUE} 10 s, and no engine is granted: process 12 of engine-a is frozen by its cgroup"
-    )
+    alarm = f"engine-a {OVERDUE} 10 s, and no engine is granted: process 12 of engine-a is frozen by its cgroup"
     said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
     assert alarm in said and "kill -9" not in said
 
