@@ -23,8 +23,9 @@ S ?= 120
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
-	@$(python) -m demo $(ARGS)
+demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-answer, a report; KEEP=1, ENGINE=vllm, ARGS=--no-proof
+	@$(if $(filter vllm,$(ENGINE)),.venv-vllm/bin/python,$(python)) -m demo --report build/demo.html \
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(KEEP),--keep) $(ARGS)
 
 # Tests mostly wait, for processes and for conditions: three at a time, on two processors. What takes long and finds
 # little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.

@@ -38,7 +38,7 @@ MAY_USE: dict[str, set[str]] = {
 OUTBUILDINGS: dict[str, set[str]] = {
     "k8s": {GROUND_FLOOR, "engine_shim"},
     "tools": {GROUND_FLOOR, "gms", "k8s"},
-    "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim"},
+    "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim", "tests"},
     "bench": {GROUND_FLOOR, "lockserver", "gms", "tools", "tests"},
     "tests": {*OURS, "k8s", "tools", "bench"},
 }

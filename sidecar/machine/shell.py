@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sidecar.kernel import peers, signals
+from sidecar.kernel import peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
@@ -32,7 +32,7 @@ from sidecar.machine.context import (
     Time,
 )
 from sidecar.machine.loop import Loop
-from sidecar.machine.turns import Machine, Turns
+from sidecar.machine.turns import Turns
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections
 from sidecar.wire.sockets import ServerSocket
@@ -51,10 +51,9 @@ def _time() -> Time:
     return Time(time.monotonic(), time.time())
 
 
-class Shell:
+class Shell(Turns):
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     """Effect -> the method that carries it out."""
-    machine: Machine
     connections: Connections
     processes: Processes
     server_socket: ServerSocket
@@ -64,9 +63,9 @@ class Shell:
     """A record, for the file."""
 
     def __init__(self, log: Log) -> None:
+        super().__init__(self.effects, _time)
         self.log = log
         self.loop = Loop()
-        self._turns = Turns(self, self.effects, _time)
         self._notes: list[Note] = []
         self._publish = False
         self._watched: list[tuple[Path, Callable[[], None]]] = []
@@ -76,14 +75,6 @@ class Shell:
         self._hindrance = ""
 
     # -- for the server --------------------------------------------------------------------------------------------
-
-    def feed(self, event: object) -> None:
-        """One event, and everything that its effects bring back."""
-        self._turns.feed(event)
-
-    def answer(self, event: object) -> None:
-        """What an effect brought back: the machine gets it next."""
-        self._turns.next(event)
 
     def publish(self, effect: object) -> None:
         """Carries out: the public status has changed."""
@@ -124,7 +115,7 @@ class Shell:
         def told(number: signal.Signals) -> None:
             self.loop.stopping = number.name
 
-        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT), told)
+        self.loop.deliver((signal.SIGTERM, signal.SIGINT), told)
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
