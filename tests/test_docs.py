@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import house as house
+from tests.engine.conftest import house
 from tests.engine.shims import House
 from tests.engine.test_up import whole
 from tests.k8s.test_monitoring import ALERTS, served
@@ -21,6 +21,7 @@ from tests.support.processes import ROOT
 from tests.support.waiting import until
 from tools import python_api
 
+__all__ = ["house"]
 MOST_COLUMNS = 120
 MOST_WORDS = 1500
 RUN = [page for page in map(Page, TYPED) if page.run]
