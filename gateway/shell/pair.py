@@ -226,7 +226,7 @@ class Pair(Turns):
 
     def _resumed(self, effect: e.Resumed) -> None:
         self.counts.gap(effect.gap)
-        self.failover.resumed(effect.gap, self._turns.now)
+        self.failover.resumed(effect.gap, self.now)
 
     def _note(self, effect: e.Note) -> None:
         if effect.alarm:
