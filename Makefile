@@ -3,11 +3,12 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
+.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
 chart := .venv-chart/.made
+docs := .venv-docs/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
@@ -93,15 +94,21 @@ release: lint test $(venv) ## wheel and source of both distributions, a bill of 
 	$(pytest) tests/tools/test_release.py
 	@$(python) -m tools.release
 
+docs: $(docs) ## the site of docs/, with a search, in build/site: python3 -m http.server -d build/site
+	@PYTHONPATH=. .venv-docs/bin/mkdocs build --quiet && echo build/site/index.html
+
 man: $(venv) ## man pages of all commands, from their --help, into build/man
 	@$(python) -m tools.man build/man
 
 clean: ## removes what the other targets made
-	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log .venv-docs .venv-docs.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(venv): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv
+
+$(docs): pyproject.toml requirements.lock tools/venv.sh
+	@tools/venv.sh .venv-docs mkdocs==1.6.1
 
 $(chart): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2

@@ -28,7 +28,7 @@ FILES = ROOT / "k8s" / "chart" / "files"
 TESTS = Path(__file__).parent / "alerts.test.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())
 ALERTS = [rule for group in GROUPS for rule in group["rules"]]
-RUNBOOK = (ROOT / "docs" / "inside" / "kubernetes.md").read_text()
+RUNBOOK = (ROOT / "docs" / "using" / "troubleshooting.md").read_text()
 METRIC = re.compile(r"\b(?:failover|gateway)_[a-z]+_[a-z_]+\b")
 
 
