@@ -3,11 +3,12 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
+.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
 chart := .venv-chart/.made
+docs := .venv-docs/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
@@ -15,7 +16,7 @@ typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine
 	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
-	tests/tools tests/test_docs.py tests/test_imports.py demo bench)
+	tests/tools tests/test_docs.py tests/test_imports.py tests/test_walks.py demo bench)
 
 SEEDS ?= 20000
 S ?= 120
@@ -23,8 +24,9 @@ S ?= 120
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
-	@$(python) -m demo $(ARGS)
+demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-answer, a report; KEEP=1, ENGINE=vllm, ARGS=--no-proof
+	@$(if $(filter vllm,$(ENGINE)),.venv-vllm/bin/python,$(python)) -m demo --report build/demo.html \
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(KEEP),--keep) $(ARGS)
 
 # Tests mostly wait, for processes and for conditions: three at a time, on two processors. What takes long and finds
 # little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.
@@ -92,15 +94,21 @@ release: lint test $(venv) ## wheel and source of both distributions, a bill of 
 	$(pytest) tests/tools/test_release.py
 	@$(python) -m tools.release
 
+docs: $(docs) ## the site of docs/, with a search, in build/site: python3 -m http.server -d build/site
+	@PYTHONPATH=. .venv-docs/bin/mkdocs build --quiet && echo build/site/index.html
+
 man: $(venv) ## man pages of all commands, from their --help, into build/man
 	@$(python) -m tools.man build/man
 
 clean: ## removes what the other targets made
-	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log .venv-docs .venv-docs.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(venv): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv
+
+$(docs): pyproject.toml requirements.lock tools/venv.sh
+	@tools/venv.sh .venv-docs mkdocs==1.6.1
 
 $(chart): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2

@@ -11,11 +11,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from demo.machine import NotSo
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 TOKENS = 48
 _TOOL = {
     "type": "function",
@@ -36,6 +36,35 @@ QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """Kind, path, and what is asked."""
 CONTINUED = 4
 """So many of them go on from their tokens; the others are made again and compared."""
+_SCHEMA = {"type": "object", "properties": {"said": {"type": "string", "pattern": "^[a-f]{90}$"}}, "required": ["said"]}
+_FORM = {"type": "json_schema", "json_schema": {"name": "said", "schema": _SCHEMA}}
+VLLM_QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("text", "/v1/completions", {"prompt": "The old lighthouse", "temperature": 0}),
+    ("text with a bias", "/v1/completions", {"prompt": "At sea", "temperature": 0, "logit_bias": {"5": 2}}),
+    ("with a repetition penalty", "/v1/completions", {"prompt": "Gulls", "temperature": 0, "repetition_penalty": 1.1}),
+    ("a chat", "/v1/chat/completions", {**_TALK, "temperature": 0}),
+    ("sampled with a seed", "/v1/completions", {"prompt": "The keeper", "temperature": 1.0, "seed": 7}),
+    ("two choices with a seed", "/v1/completions", {"prompt": "Fog", "temperature": 1.0, "seed": 7, "n": 2}),
+    ("with a penalty", "/v1/completions", {"prompt": "Waves", "temperature": 0, "presence_penalty": 1.0}),
+    ("JSON by a schema", "/v1/chat/completions",
+     {**_TALK, "temperature": 0, "response_format": _FORM, "ignore_eos": False}),
+)  # fmt: skip
+
+
+class Load(NamedTuple):
+    """What is asked of an engine, and what is compared."""
+
+    questions: tuple[tuple[str, str, dict[str, Any]], ...]
+    more: dict[str, Any]
+    """Of every question."""
+    text_only: bool
+    """Which tokens come in one piece depends on the moment, so only what is said is compared."""
+
+
+LOADS = {
+    "reference": Load(QUESTIONS, {"max_tokens": TOKENS}, False),
+    "vllm": Load(VLLM_QUESTIONS, {"model": "tiny", "max_tokens": 400, "ignore_eos": True}, True),
+}
 
 
 @dataclass
@@ -55,11 +84,11 @@ class Answer:
         return self.whole or bool(self.why)
 
 
-def ask(host: str, port: int, path: str, body: dict[str, Any], answer: Answer, name: str) -> None:
+def ask(at: tuple[str, int], path: str, body: dict[str, Any], answer: Answer, name: str, text_only: bool) -> None:
     """One request on a connection of its own; the answer grows as it comes."""
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(*at, timeout=TIMEOUT_S)
     try:
-        words = json.dumps({"max_tokens": TOKENS, **body, "stream": True})
+        words = json.dumps({**body, "stream": True})
         connection.request("POST", path, words, {"content-type": "application/json", "x-request-id": name})
         response = connection.getresponse()
         if response.status != 200:
@@ -69,7 +98,7 @@ def ask(host: str, port: int, path: str, body: dict[str, Any], answer: Answer, n
             data = line.removeprefix(b"data: ").strip()
             if line.startswith(b"data: ") and data != b"[DONE]":
                 answer.times.append(time.monotonic())
-                _write_down(json.loads(data), answer.said)
+                _write_down(json.loads(data), answer.said, text_only)
             elif line.startswith(b"data: "):
                 answer.whole = True
         answer.why = "" if answer.whole else "it broke off"
@@ -79,19 +108,24 @@ def ask(host: str, port: int, path: str, body: dict[str, Any], answer: Answer, n
         connection.close()
 
 
-def _write_down(event: dict[str, Any], said: dict[int, bytes]) -> None:
+def _write_down(event: dict[str, Any], said: dict[int, bytes], text_only: bool) -> None:
     event.pop("created", None)
     choices = event.get("choices") or [{"index": -1}]
     for choice in choices:
         for call in (choice.get("delta") or {}).get("tool_calls") or ():
             call.pop("id", None)
     index = choices[0]["index"]
-    said[index] = said.get(index, b"") + json.dumps(event).encode()
+    text = "".join(one.get("text") or (one.get("delta") or {}).get("content") or "" for one in choices)
+    said[index] = said.get(index, b"") + (text if text_only else json.dumps(event)).encode()
 
 
 @dataclass
 class Client:
-    number: int
+    kind: str
+    path: str
+    body: dict[str, Any]
+    way: str
+    """What becomes of its answer at a kill."""
     expected: dict[int, bytes] = field(default_factory=dict)
     current: Answer | None = None
     requests: int = 0
@@ -99,19 +133,21 @@ class Client:
     mismatched: int = 0
     longest_s: float = 0.0
     """Between two pieces of an answer."""
-
-    @property
-    def kind(self) -> str:
-        return QUESTIONS[self.number][0]
+    answers: list[list[float]] = field(default_factory=list)
+    """The times of each, once nobody is told any more what the answers are undisturbed."""
 
 
 class Crowd:
     """All of them, a thread for each."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, load: Load) -> None:
         self._at = (host, port)
+        self._text_only = load.text_only
         self._stop = threading.Event()
-        self.clients = [Client(number) for number in range(len(QUESTIONS))]
+        self.clients = [
+            Client(kind, path, {**load.more, **body}, "continued" if number < CONTINUED else "made again, compared")
+            for number, (kind, path, body) in enumerate(load.questions)
+        ]
         self._threads: list[threading.Thread] = []
 
     def learn(self) -> None:
@@ -159,6 +195,7 @@ class Crowd:
         while not self._stop.is_set():
             answer = self._one(client)
             client.requests += 1
+            client.answers.append(answer.times)
             client.longest_s = max(client.longest_s, longest(answer.times))
             if not answer.whole:
                 client.failed.append(answer.why)
@@ -167,9 +204,8 @@ class Crowd:
                 client.mismatched += 1
 
     def _one(self, client: Client) -> Answer:
-        _, path, body = QUESTIONS[client.number]
         answer = client.current = Answer([time.monotonic()])
-        ask(*self._at, path, body, answer, f"demo-{client.number}")
+        ask(self._at, client.path, client.body, answer, f"demo {client.kind}".replace(" ", "-"), self._text_only)
         return answer
 
 

@@ -1,26 +1,26 @@
 """The demo's pair: `failover up` in a directory of its own on tmpfs, and all that can be seen of it from outside.
 
 It runs as a person would run it; what is asked here is what `failover status`, `gmsctl` and `lockctl` ask. It must all
-be gone when the demo ends: `up` dies with the demo (PR_SET_PDEATHSIG), and its children with it; its process group is
-its own, so that Ctrl-C reaches the demo alone, which tidies up. After a kill -9 `cleanup.py` does.
+be gone when the demo ends, however that does: `cleanup.py` runs the pair and sees to it.
 """
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
+import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+from demo import cleanup
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
 from engine_shim.cli.failover import default_devices
 from engine_shim.shell import shim_status
@@ -29,13 +29,13 @@ from gms.rules import messages as gm
 from lockserver.client import RUN_DIR_VARIABLE
 from lockserver.observer import Observer as LockObserver
 from lockserver.rules import messages as lm
-from sidecar.kernel import host_usage, process_setup, process_tree
+from sidecar.kernel import host_usage, process_tree
 from sidecar.wire.observer import ObserverError
 
 ENGINES = ("a", "b")
 TOKENS_PER_S = 60
-PATIENCE_S = 40.0
-END_S = 5.0
+PATIENCE_S, VLLM_PATIENCE_S = 40.0, 300.0
+ASK_S = 5.0
 LOOK_S = 0.03
 _SETTINGS = ("FAILOVER_", "REFERENCE_")
 """Settings of a pair that another person runs here are not for this one."""
@@ -50,51 +50,60 @@ class Size(NamedTuple):
     capacity_mib: int
     cache_mib: int
     model: tuple[str, ...]
+    kind: str = "reference"
+    environment: dict[str, str] = {}  # noqa: RUF012, never written to
 
     @property
     def engine(self) -> tuple[str, ...]:
-        return (*self.model, "--kv-bytes", f"{self.cache_mib}MiB")
+        flag = "--kv-bytes" if self.kind == "reference" else "--kv-cache-memory-bytes"
+        value = f"{self.cache_mib}MiB" if self.kind == "reference" else str(self.cache_mib * MIB)
+        return (*self.model, flag, value)
 
 
+PACE = ("--tokens-per-s", str(TOKENS_PER_S))
 _SHAPE = ("--layers", "4", "--width", "256", "--hidden", "768", "--max-model-len", "512")
-LARGE = Size(64, 32, _SHAPE)
-SMALL = Size(32, 16, ("--preset", "tiny"))
+LARGE = Size(64, 32, (*_SHAPE, *PACE))
+SMALL = Size(32, 16, ("--preset", "tiny", *PACE))
 LARGE_NEEDS = 512 * MIB
 
 
 class Pair:
-    def __init__(self) -> None:
-        size = LARGE if room() >= LARGE_NEEDS else SMALL
+    def __init__(
+        self,
+        size: Size | None = None,
+        more: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
+        program: str = "engine_shim.cli.failover",
+    ) -> None:
+        """`more`: settings of `failover up`, and `arguments` of the engines; `program`: what is run in its place."""
+        size = size or (LARGE if room() >= LARGE_NEEDS else SMALL)
         self.cache = size.cache_mib * MIB
-        self.directory = Path(tempfile.mkdtemp(prefix="gpu-failover-demo-", dir=SHARED_MEMORY))
+        self.kind = size.kind
+        self.directory = SHARED_MEMORY / f"gpu-failover-demo-{secrets.token_hex(4)}"
         self.run_dir = self.directory / "run"
-        devices = self.directory / "devices"
-        devices.mkdir(mode=0o700)
         self.host, self.port = "127.0.0.1", _free_port()
-        listen = f"{self.host}:{self.port}"
-        up = ("up", "--listen", listen, "--capacity", f"{size.capacity_mib}MiB", "--drain-s", "1", "--")
-        self.words = (*up, *size.engine, "--tokens-per-s", str(TOKENS_PER_S))
+        listen = ("--listen", f"{self.host}:{self.port}", "--capacity", f"{size.capacity_mib}MiB", "--drain-s", "1")
+        kind = () if size.kind == "reference" else ("--engine", size.kind)
+        model = () if size.kind == "reference" else ("--model", str(self.directory / "model"))
+        self.words = ("up", *kind, *listen, *more, "--", *model, *size.engine, *arguments)
         self.began = time.monotonic()
-        self._log = self.directory / "up.log"
-        program = [sys.executable, str(Path(__file__).with_name("cleanup.py")), str(self.directory)]
-        self._cleanup = subprocess.Popen(program, stdin=subprocess.PIPE, process_group=0)
-        demo = os.getpid()
-        with open(self._log, "wb") as log:
-            self._up = subprocess.Popen(
-                [sys.executable, "-m", "engine_shim.cli.failover", *self.words],
-                env={
-                    **{name: os.environ[name] for name in os.environ if not name.startswith(_SETTINGS)},
-                    RUN_DIR_VARIABLE: str(self.run_dir),
-                    host_usage.ENVIRONMENT: str(devices),
-                    "OPENBLAS_NUM_THREADS": "1",  # its threads would wait for each other in a loop
-                    "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,
-                preexec_fn=lambda: process_setup.die_with_parent(demo),
-            )
+        self._log = self.directory / cleanup.LOG
+        command = (sys.executable, "-m", program, *self.words)
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "demo.cleanup", str(self.directory), *_with_a_model(size.kind, model, command)],
+            env={
+                **{name: os.environ[name] for name in os.environ if not name.startswith(_SETTINGS)},
+                RUN_DIR_VARIABLE: str(self.run_dir),
+                host_usage.ENVIRONMENT: str(self.directory / "devices"),
+                "OPENBLAS_NUM_THREADS": "1",  # its threads would wait for each other in a loop
+                "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                **size.environment,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the demo alone
+        )
+        self._kept = False
 
     # -- what can be seen ------------------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class Pair:
 
     def door(self) -> dict[str, Any]:
         """What the door says of itself; nothing while it isn't there."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=END_S)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=ASK_S)
         try:
             connection.request("GET", "/failover")
             found: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -136,18 +145,19 @@ class Pair:
 
     def until(self, look: Callable[[], T | None], what: str) -> T:
         """Waits for what nothing announces, and returns it. Raises NotSo or CantPlay."""
-        end = time.monotonic() + PATIENCE_S
+        patience_s = VLLM_PATIENCE_S if self.kind == "vllm" else PATIENCE_S
+        end = time.monotonic() + patience_s
         while (found := look()) is None:
-            if self._up.poll() is not None:
+            if self._has_ended():
                 raise CantPlay(f"failover up has ended by itself; it said last: {self._last_words()}")
             if time.monotonic() > end:
-                raise NotSo(f"not within {PATIENCE_S:g} s: {what}; failover up said last: {self._last_words()}")
+                raise NotSo(f"not within {patience_s:g} s: {what}; failover up said last: {self._last_words()}")
             time.sleep(LOOK_S)
         return found
 
     def pidfd_of(self, module: str) -> tuple[int, int]:
         """Which process of `failover up` runs this module: its pid and a pidfd."""
-        for pid in process_tree.descendants(self._up.pid):
+        for pid in process_tree.descendants(self._keeper.pid):
             with contextlib.suppress(OSError):
                 if f"\0-m\0{module}\0" in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
                     return pid, os.pidfd_open(pid)
@@ -155,42 +165,61 @@ class Pair:
 
     def pidfd_of_main(self, pid: int) -> int:
         """Raises NotSo if it is no process of this pair."""
-        if pid not in process_tree.descendants(self._up.pid):
+        if pid not in process_tree.descendants(self._keeper.pid):
             raise NotSo(f"process {pid}, which serves as the lock server says, is none of this pair's")
         return os.pidfd_open(pid)
 
+    def _has_ended(self) -> bool:
+        assert self._keeper.stdout is not None
+        return bool(select.select([self._keeper.stdout], [], [], 0)[0])
+
     def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         told = [line for line in lines if line.strip() and not any(words in line for words in _NOTHING_NEW)]
         return told[-1] if told else "nothing"
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
+    def keep(self) -> None:
+        """It stays when the demo has ended, until `failover down`."""
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(cleanup.KEEP)
+        self._keeper.stdin.flush()
+        self._kept = True
+        for number in (signal.SIGINT, signal.SIGTERM):  # nothing is left to be undone
+            signal.signal(number, signal.SIG_IGN)
+
     def close(self) -> None:
         """Ends all processes and removes all files. Not to be interrupted: it takes seconds at most."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        pidfds: list[int] = []
-        for pid in process_tree.descendants(self._up.pid):
-            with contextlib.suppress(ProcessLookupError):
-                pidfds.append(os.pidfd_open(pid))
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            self._up.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._up.wait(END_S)
-                break
-        self._up.wait()
-        for pidfd in pidfds:
-            select.select([pidfd], [], [], END_S)
-            os.close(pidfd)
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self._cleanup.communicate()
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        if not self._kept:
+            self._keeper.communicate()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def vllm() -> Size:
+    """The tiny model that the tests have, on the CPU. Raises CantPlay."""
+    if importlib.util.find_spec("vllm") is None:
+        raise CantPlay(f"this Python ({sys.executable}) lacks vllm: make demo ENGINE=vllm has one of its own")
+    from tests.vllm.pair import BLOCK, ENVIRONMENT, NAME
+
+    model = ("--served-model-name", NAME, "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024")
+    return Size(28, 16, (*model, "--max-num-seqs", "8", "--block-size", str(BLOCK)), "vllm", ENVIRONMENT)
+
+
+def _with_a_model(kind: str, model: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """vLLM's is made before it is started, by the same process: nothing of it is anywhere else."""
+    if kind == "reference":
+        return command
+    script = '"$1" -m tests.vllm.tiny_model "$0" && exec "$@"'
+    return ("sh", "-c", script, model[1], *command)
 
 
 def _free_port() -> int:

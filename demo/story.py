@@ -3,22 +3,32 @@ read; and kills of what stands beside the engines. Everything that is printed wa
 isn't as it should be stops it.
 """
 
+import json
 import signal
+import sys
+import textwrap
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from demo.crowd import CONTINUED, Answer, Crowd, longest
+from demo.crowd import CONTINUED, LOADS, Answer, Crowd, longest
 from demo.machine import NotSo, check
-from demo.pair import ENGINES, Pair
-from demo.words import compare, quiet, row, say, title
+from demo.measured import PHASES, Kill, Measured
+from demo.pair import ENGINES, Pair, vllm
+from demo.words import compare, paint, quiet, row, say, title
 from gms.rules import messages as gm
 from lockserver.rules import messages as lm
-from sidecar.terminal.formatting import size
+from sidecar.terminal.formatting import Tone, size
 
-KILLS = 5
+KILLS = {"reference": 5, "vllm": 2}
+"""One of vLLM is ready again after half a minute."""
+ENGINES_ARE = {
+    "reference": "The engines are the small reference engine, whose arithmetic is real and whose text means nothing",
+    "vllm": "The engines are vLLM on the CPU, with a tiny model whose text means nothing",
+}
 SETTLED_S = 0.1
 """What an engine has sent before it was killed has come by then."""
 
@@ -32,16 +42,6 @@ class Whole:
     ready: lm.WaiterState
     weights: gm.Status
     engines: dict[str, dict[str, Any]]
-
-
-@dataclass
-class Measured:
-    cold_start_ms: float = 0.0
-    pauses_s: list[float] = field(default_factory=list)
-    """One for each client, at each kill of the engine that served it."""
-    phases_ms: dict[str, list[float]] = field(default_factory=dict)
-    backs_s: list[float] = field(default_factory=list)
-    """Until the killed one was ready again."""
 
 
 def look(pair: Pair) -> Whole | None:
@@ -60,18 +60,23 @@ def look(pair: Pair) -> Whole | None:
     return Whole(lock, lock.holder, ready[0], weights, engines)
 
 
-def play() -> dict[str, Any]:
-    """Returns the figures."""
-    measured = Measured()
-    with Pair() as pair:
+def play(kind: str = "reference", keep: bool = False) -> Measured:
+    with Pair(vllm() if kind == "vllm" else None) as pair:
+        measured = Measured(pair.began, pair.words, ENGINES_ARE[kind])
         first = a_pair_comes_up(pair, measured)
-        crowd = Crowd(pair.host, pair.port)
+        crowd = Crowd(pair.host, pair.port, LOADS[kind])
         crowd.learn()
+        measured.clients, measured.asked_from = crowd.clients, time.monotonic()
         crowd.start()
-        last = five_kills(pair, crowd, first, measured)
-        the_servers_die(pair, crowd, last)
+        last = the_kills(pair, crowd, first, measured)
+        the_servers_die(pair, crowd, last, measured)
+        measured.ended = time.monotonic()
         crowd.stop()
-        return closing(pair, crowd, measured)
+        closing(crowd, measured)
+        if keep:
+            pair.keep()
+            it_stays(pair)
+    return measured
 
 
 # -- act 1 ------------------------------------------------------------------------------------------------------------
@@ -81,10 +86,19 @@ def a_pair_comes_up(pair: Pair, measured: Measured) -> Whole:
     title("1. A pair comes up behind one address: one engine serves, the other is ready; the weights are loaded once")
     up, _, engine_words = " ".join(pair.words).partition(" -- ")
     quiet(f"$ failover {up} -- \\")
-    quiet(f"  {engine_words}")
+    quiet("  " + " \\\n      ".join(textwrap.wrap(engine_words, 96, break_on_hyphens=False)))
+    say()
+    for what, seen in (
+        ("the lock server answers", lambda: pair.lock()),
+        ("GMS answers; no weights are loaded", lambda: pair.weights()),
+        ("the weights are loaded", lambda: _committed(pair)),
+    ):
+        pair.until(seen, what)
+        _step(pair, what)
     pair.until(lambda: _serves(pair), "one engine serves")
-    measured.cold_start_ms = (time.monotonic() - pair.began) * 1000
+    measured.cold_start_ms = _step(pair, "one engine serves") * 1000
     whole = pair.until(lambda: look(pair), "one engine serves and the other is ready")
+    _step(pair, "the other is initialised, asleep, and ready to take over")
     pair.until(lambda: any(one["serves"] for one in pair.door().get("pairs", ())) or None, "the door sees who serves")
     say()
     widths = (9, 10, 14, 13, 40)
@@ -104,6 +118,18 @@ def a_pair_comes_up(pair: Pair, measured: Measured) -> Whole:
     say("The one that takes over goes on with the other one's cache.")
     say(f"Clients know one address, the door's: http://{pair.host}:{pair.port}/v1")
     return whole
+
+
+def _step(pair: Pair, what: str) -> float:
+    """Seconds since the pair's start."""
+    spent_s = time.monotonic() - pair.began
+    say(f"  {spent_s:5.1f} s  {what}")
+    return spent_s
+
+
+def _committed(pair: Pair) -> bool | None:
+    weights = pair.weights()
+    return True if weights is not None and weights.state == "RO" else None
 
 
 def _serves(pair: Pair) -> bool | None:
@@ -127,8 +153,9 @@ def commits(weights: gm.Status) -> int:
 # -- act 2 ------------------------------------------------------------------------------------------------------------
 
 
-def five_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Whole:
-    title(f"2. kill -9 of the engine that serves, {KILLS} times, while {len(crowd.clients)} clients read streams")
+def the_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Whole:
+    kills = KILLS[pair.kind]
+    title(f"2. kill -9 of the engine that serves, {kills} times, while {len(crowd.clients)} clients read streams")
     kinds = [client.kind for client in crowd.clients]
     say("Each asks for another kind of answer, again and again, and compares every byte with the undisturbed one.")
     say(f"Four kinds go on from their tokens: {', '.join(kinds[:CONTINUED])};")
@@ -150,7 +177,7 @@ def five_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Wh
         )
     )
     killed_at = 0.0
-    for number in range(1, KILLS + 1):
+    for number in range(1, kills + 1):
         before = whole
         pair.until(partial(_everybody_reads, crowd, killed_at), "every client is in the middle of an answer")
         failovers = pair.door()["pairs"][0]["failovers"]
@@ -163,10 +190,7 @@ def five_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Wh
         last = pair.until(partial(_told, pair, failovers), "the door tells of the failover")
         pair.until(partial(_everybody_went_on, answers, killed_at), "every client has more of its answer")
         pauses = [longest(answer.times, killed_at) for answer in answers]
-        measured.pauses_s += pauses
-        measured.backs_s.append(back_s)
-        for phase, ms in {**last["phases_ms"], **(last["gap_ms"] or {}).get("parts_p50", {})}.items():
-            measured.phases_ms.setdefault(phase, []).append(ms)
+        measured.kills.append(Kill(killed_at, before.holder.engine_id, before.holder.pid, pauses, back_s, last))
         old, parts = before.holder, last["phases_ms"]
         check(whole.holder.token > old.token, "the fencing token has not grown")
         check_weights(before.weights, whole.weights)
@@ -174,7 +198,8 @@ def five_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Wh
         longest_s = (max(pauses[:CONTINUED]), max(pauses[CONTINUED:]))
         ms = (parts["granted"], parts["serves"], *(pause_s * 1000 for pause_s in longest_s))
         cells = (number, old.engine_id, old.pid, *(f"{one:.0f} ms" for one in ms), f"after {back_s:.1f} s")
-        print("    " + row(*cells, widths=widths), flush=True)
+        line = "    " + row(*cells, widths=widths)
+        print(paint(line[: 4 + sum(widths[:2])], Tone.BAD) + line[4 + sum(widths[:2]) :], flush=True)
         _failures(crowd)
     say()
     state = pair.door()
@@ -223,13 +248,13 @@ def check_weights(before: gm.Status, after: gm.Status) -> None:
 # -- act 3 ------------------------------------------------------------------------------------------------------------
 
 
-def the_servers_die(pair: Pair, crowd: Crowd, before: Whole) -> None:
+def the_servers_die(pair: Pair, crowd: Crowd, before: Whole, measured: Measured) -> None:
     who = before.holder.engine_id
     title(f"3. kill -9 of the lock server and of GMS, while {who} answers all of them")
     servers = {name: pair.pidfd_of(module) for name, module in (("the lock server", "lockserver"), ("GMS", "gms"))}
     answers = crowd.answers()
     ended = sum(client.requests for client in crowd.clients)
-    began = time.monotonic()
+    began = measured.servers_killed_at = time.monotonic()
     for _, pidfd in servers.values():
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     after = pair.until(lambda: _served_again(pair, before), "lock server and GMS are back")
@@ -264,12 +289,13 @@ def _served_again(pair: Pair, before: Whole) -> Whole | None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def closing(pair: Pair, crowd: Crowd, measured: Measured) -> dict[str, Any]:
+def closing(crowd: Crowd, measured: Measured) -> None:
     failed = sum(len(client.failed) for client in crowd.clients)
     mismatched = sum(client.mismatched for client in crowd.clients)
-    pauses = measured.pauses_s
+    pauses = [pause_s for kill in measured.kills for pause_s in kill.pauses_s]
+    phases = [phase for phase, _ in PHASES]
     figures: dict[str, Any] = {
-        "kills": KILLS,
+        "kills": len(measured.kills),
         "server_kills": 2,
         "requests": sum(client.requests for client in crowd.clients),
         "failed": failed,
@@ -277,13 +303,16 @@ def closing(pair: Pair, crowd: Crowd, measured: Measured) -> dict[str, Any]:
         "pause_ms": {"p50": round(median(pauses) * 1000, 1), "max": round(max(pauses) * 1000, 1)},
         "longest_gap_ms": round(max(client.longest_s for client in crowd.clients) * 1000, 1),
         "cold_start_ms": round(measured.cold_start_ms, 1),
-        "ready_again_s": round(median(measured.backs_s), 2),
-        "phases_ms": {name: round(median(values), 2) for name, values in measured.phases_ms.items()},
+        "ready_again_s": round(median(kill.back_s for kill in measured.kills), 2),
+        "phases_ms": {
+            phase: round(median(kill.phases().get(phase, 0.0) for kill in measured.kills), 2) for phase in phases
+        },
     }
+    measured.figures = figures
     title("What was shown")
     widths = (50, 30)
     for label, value in (
-        ("kill -9 of the engine that served", KILLS),
+        ("kill -9 of the engine that served", figures["kills"]),
         ("kill -9 of the lock server and of GMS", 2),
         ("requests", figures["requests"]),
         ("failed", failed),
@@ -293,7 +322,26 @@ def closing(pair: Pair, crowd: Crowd, measured: Measured) -> dict[str, Any]:
         ("the pair's own start, until somebody served", f"{measured.cold_start_ms / 1000:.1f} s"),
         ("a killed engine was ready again after", f"{figures['ready_again_s']:.1f} s"),
     ):
-        print("    " + row(label, value, widths=widths), flush=True)
+        line = "    " + row(label, value, widths=widths)
+        print(paint(line, Tone.GOOD) if value == 0 else line, flush=True)
     print(flush=True)
     _failures(crowd)
-    return figures
+
+
+def it_stays(pair: Pair) -> None:
+    """What a person can do with it."""
+    beside = Path(sys.executable).with_name("failover")
+    failover = str(beside) if beside.exists() else f"{sys.executable} -m engine_shim.cli.failover"
+    failover += f" --run-dir {pair.run_dir}"
+    ask = json.dumps({**({"model": "tiny"} if pair.kind == "vllm" else {}), "prompt": "Hello", "max_tokens": 200})
+    title("The pair stays (KEEP=1)")
+    say("Ask it, and kill the engine that serves meanwhile, from another terminal:")
+    say()
+    stream = ask.removesuffix("}") + ', "stream": true}'
+    say(f"  curl -N http://{pair.host}:{pair.port}/v1/completions -H 'content-type: application/json' -d '{stream}'")
+    say(f"  {failover} kill active")
+    say()
+    say("This ends it, and removes everything:")
+    say()
+    say(f"  {failover} down")
+    say()

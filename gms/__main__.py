@@ -43,7 +43,7 @@ def devices(text: str) -> list[str]:
     try:
         for name in named:
             rundir.device_name(name)
-    except rundir.NoSuchName as error:
+    except BadValue as error:
         raise BadValue(f"{error}; or {ALL_GPUS}, for all GPUs") from None
     if not named:
         raise BadValue(f"no device is named; allowed: {ALL_GPUS}, or names such as host:0,host:1")

@@ -30,7 +30,7 @@ from gms.memory.opening import open_memory as open_memory
 from gms.pack import pack as pack
 from gms.pool_client import Pool as Pool
 from gms.pool_client import PoolMapping as PoolMapping
-from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules import region_key
 from gms.rules.errors import Asleep as Asleep
 from gms.rules.errors import GmsError as GmsError
@@ -67,23 +67,23 @@ class GmsClient(ClientShell):
         """Waits until no process writes or reads. A layout that is there is gone from then on. Raises NoRoom,
         before anything is cleared, if so many bytes can't be had even without it.
         """
-        return self._writer(self.want(c.Want("rw", timeout_s, bytes=bytes)))
+        return self._writer(self.want(m.Open("rw", timeout_s, bytes=bytes)))
 
     def replace(self, bytes: int, timeout_s: float | None = None) -> Writer:
         """Like `write`, but the old layout stays until the new one is committed. Raises NoRoom at once if so many bytes
         can't be had beside it.
         """
-        return self._writer(self.want(c.Want("rw", timeout_s, replace=True, bytes=bytes)))
+        return self._writer(self.want(m.Open("rw", timeout_s, replace=True, bytes=bytes)))
 
     def read(self, timeout_s: float | None = None) -> Reader:
         """Waits until a layout is committed, and maps it."""
-        return self._reader(self.want(c.Want("ro", timeout_s)))
+        return self._reader(self.want(m.Open("ro", timeout_s)))
 
     def write_or_read(self, timeout_s: float | None = None) -> Writer | Reader:
         """Reads if there is a layout, else writes. Only one of two engines may do this, else both may wait for ever
         (docs/inside/gms.md, "Roles").
         """
-        granted = self.want(c.Want("rw_or_ro", timeout_s))
+        granted = self.want(m.Open("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
 
     def pool(self, what: str, rank: int | None = None) -> Pool:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gms.memory import Handle, Memory
+from gms.memory import Memory
 from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.errors import GmsError, Lost, error_of
 from gms.rules.messages import Shape
 from gms.rules.pool_client_machine import PoolClientMachine, There
-from gms.shell.mapping import buffer
+from gms.shell.layout_slabs import LayoutSlabs
+from gms.shell.mapping import Addresses, buffer
 from gms.shell.region_shell import RegionShell
 from sidecar.kernel import io_uring
 from sidecar.machine.client_shell import Ask, TimeIsOver
@@ -45,16 +47,16 @@ class PoolMapping:
         """Why they aren't: `new`, `replaced`, `unproven`, `second_death`. They read as zeros."""
         self.disowned = ""
         """Why the server has it no more as ours, once it is so: our successor gets none of this. We may go on."""
-        self.handles: list[Handle] = []
+        self._slabs = LayoutSlabs(got.generation)
+        *self._slabs.descriptors, table = descriptors
+        self.handles = self._slabs.handles
         """One for each size."""
         self._pool = pool
         self._memory = memory
-        self._addresses: list[tuple[int, int]] = []
+        self._addresses = Addresses(memory)
         self._released = False
-        *ranges, table = descriptors
         try:
-            for descriptor, size in zip(ranges, got.shape.sizes, strict=True):
-                self.handles.append(memory.import_(descriptor, size))
+            self._slabs.import_all(memory, got.shape.sizes)
             self._table = mmap.mmap(table, got.shape.table_size)
             self._table.madvise(_MADV_DONTFORK)  # a child that lives on must not be able to write
         except BaseException:
@@ -66,20 +68,18 @@ class PoolMapping:
     @property
     def addresses(self) -> list[int]:
         """Where `map` has put it."""
-        return [address for address, _ in self._addresses]
+        return [address for address, _ in self._addresses.slabs]
 
     def map(self) -> list[int]:
         """All of it, writable, at addresses of its own choice: one for each size."""
-        for handle, size in zip(self.handles, self.shape.sizes, strict=True):
-            address = self._memory.reserve(size)
-            self._addresses.append((address, 0))
-            self._memory.map(address, handle, size=size, writable=True)
-            self._addresses[-1] = (address, size)
+        for size in self.shape.sizes:
+            self._addresses.reserve(size)
+        self._addresses.map(self._slabs, writable=True)
         return self.addresses
 
     def memory(self, number: int) -> memoryview:
         """A range that `map` has mapped, as bytes, on host memory."""
-        return buffer(*self._addresses[number])
+        return buffer(*self._addresses.slabs[number])
 
     def release(self, timeout_s: float = RELEASE_S) -> bool:
         """A clean end: what was mapped by `map` is unmapped, the rest is the caller's to unmap before. True: the server
@@ -99,11 +99,7 @@ class PoolMapping:
         return self._pool._release(self, timeout_s)
 
     def _let_go(self) -> None:
-        while self._addresses:
-            address, size = self._addresses.pop()
-            if size:
-                self._memory.unmap(address, size)
-                self._memory.free_address(address, size)
+        self._addresses.free()
         while self.handles:
             self._memory.release(self.handles.pop())
 
@@ -155,7 +151,8 @@ class Pool(RegionShell):
         `replace`: what is there in another shape may go (else PoolDiffers).
         """
         memory = self._memory()
-        answer = self.ask(Ask(c.Claim(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
+        wish = m.ClaimPool(shape.digest, list(shape.sizes), shape.table_size, token, proven, timeout_s, replace)
+        answer = self.ask(Ask(wish), None)  # it ends in time by itself
         if isinstance(answer, c.No):
             where = self.where() if answer.reason == "time_out" else ""
             raise error_of(answer.reason)(answer.why + where)
@@ -177,7 +174,7 @@ class Pool(RegionShell):
             self._mapping = None
         if self.closed:
             return False
-        return isinstance(self.ask(Ask(c.Release()), timeout_s), c.Released)
+        return isinstance(self.ask(Ask(c.Release()), timeout_s), m.PoolReleased)
 
     # -- what callers ask for: in the client's thread --------------------------------------------------------------
 
@@ -214,7 +211,7 @@ class Pool(RegionShell):
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
-    def _do_released(self, effect: c.Released) -> None:
+    def _do_released(self, effect: m.PoolReleased) -> None:
         while self._releases:
             self.answer(self._releases.pop(), effect)
 
@@ -223,14 +220,14 @@ class Pool(RegionShell):
             self._mapping.disowned = effect.why
         complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
 
-    def _do_changed(self, _: c.Changed) -> None:
+    def _do_changed(self, _: m.Changed) -> None:
         self.call("on_change", self._on_change)
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         **RegionShell.common,
         c.Owned: _answered,
         c.No: _answered,
-        c.Released: _do_released,
+        m.PoolReleased: _do_released,
         c.Disowned: _do_disowned,
-        c.Changed: _do_changed,
+        m.Changed: _do_changed,
     }

@@ -110,7 +110,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
         if options.metrics is not None:
             from lockserver.shell.metrics import Metrics
 
-            counted = Metrics()
+            counted = Metrics(options.run_dir)
         server = Server(
             Options(
                 run_dir=options.run_dir,

@@ -81,12 +81,21 @@ class Observer(looking.Observer):
         return {"engine_id": served, "until": until} if served and until else None
 
 
-def watch_forever(run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
-    """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused."""
-    return looking.watch_forever(lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status)
+def watch_forever(
+    run_dir: Path | str, timeout_s: float = TIMEOUT_S, *, asks: bool = False, idle_s: float = TIMEOUT_S
+) -> Iterator[m.Status | None]:
+    """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused. `asks`: one
+    that has been silent for `idle_s` is asked, so that a stopped one is noticed, too; an answer is no change.
+    """
+    question = m.AskStatus() if asks else None
+    return looking.watch_forever(
+        lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status, question=question, idle_s=idle_s
+    )
 
 
-def watch_for_good(run_dir: Path | str, tell: Callable[[m.Status | None], None], alarm: Callable[[str], None]) -> Never:
+def watch_for_good(
+    run_dir: Path | str, tell: Callable[[m.Status | None], None], alarm: Callable[[str], None], *, asks: bool = False
+) -> Never:
     """For a thread of a program that has to see the lock for as long as it lives. `tell` is told every change, and
     None while the lock can't be seen: there is no server, or it refuses. A refusal may pass (a mode that a person is
     changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever `tell` raises.
@@ -94,7 +103,7 @@ def watch_for_good(run_dir: Path | str, tell: Callable[[m.Status | None], None],
     said = ""
     while True:
         try:
-            for status in watch_forever(run_dir):
+            for status in watch_forever(run_dir, asks=asks):
                 tell(status)
                 said = "" if status is not None else said
         except Exception as error:

@@ -1,8 +1,8 @@
 """The engine's processes: this one, and the workers that it starts. Each has its share of every layer's heads and MLP,
 on its own device where there are several; what they compute adds up.
 
-Main process and worker speak over a socket pair, one question at a time: a length, a small message, an array. Nobody
-may be missing: a worker that is gone, or doesn't answer, breaks the engine.
+Main process and worker speak over a socket pair, one question at a time: a length, a small message, an array. No
+worker may be missing: one that is gone, or doesn't answer, breaks the engine.
 
 What this file may not do: compute (`rank.py`), or decide when. The other end is `worker.py`.
 """
@@ -189,7 +189,7 @@ class Crew:
         return {name: max([mine[name], *(answer.times[name] for answer in theirs)]) for name in mine}
 
     def well(self) -> bool:
-        """Asks everybody. Who is busy for so long that it can't answer isn't well."""
+        """Asks all workers. One that is busy for so long that it can't answer isn't well."""
         if self._main is None or not self._main.well or self.missing():
             return False
         self._needs[0] = self._main.needs
@@ -209,7 +209,7 @@ class Crew:
             self._talk.release()
 
     def missing(self) -> str:
-        """Who of the workers is gone, or nothing."""
+        """Which workers are gone, or nothing."""
         gone = [
             f"{worker.rank} (pid {worker.process.pid})" for worker in self._workers if worker.process.poll() is not None
         ]

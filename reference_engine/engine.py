@@ -35,7 +35,7 @@ from sidecar.wire.sockets import ServerSocket
 T = TypeVar("T")
 _UNSENT_POLL_S = 0.005
 LEAVE_S = 2.0
-"""Who has to give its cache back in order may take so long: a successor waits for the end of this process."""
+"""A worker that has to give its cache back in order may take so long: a successor waits for the end of this process."""
 
 
 class NotStarted(Exception):

@@ -1,10 +1,10 @@
-"""Who is worked on, and when: continuous batching, without preemption.
+"""Which requests are worked on, and when: continuous batching, without preemption.
 
-1. Requests are let in as they came. Who comes in takes the blocks of the KV cache that it can come to need, all at
-   once, and begins behind those that hold the beginning of its prompt already; the first in the queue for whom there
-   aren't enough waits, and everybody behind it.
-2. Each step works on everybody who is in and due: a piece of a prompt, or one token.
-3. With a pace, a request is due again one period after it was due; who is late doesn't catch up in a burst.
+1. Requests are let in as they came. One that comes in takes the blocks of the KV cache that it can come to need,
+   all at once, and begins behind those that hold the beginning of its prompt already; the first in the queue for which
+   there aren't enough waits, and all behind it.
+2. Each step works on all that are in and due: a piece of a prompt, or one token.
+3. With a pace, a request is due again one period after it was due; one that is late doesn't catch up in a burst.
 4. Closed, it takes no new request, and finishes those that it has, waiting or in.
 
 Pure: time is passed in.

@@ -41,19 +41,37 @@ found=$("${PYTHON:-python3}" --version 2>/dev/null || echo "no ${PYTHON:-python3
 [ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# What pip does now: on one line of a terminal, else a line every half a minute.
+progress() {
+    local began=$SECONDS said='^ *(Collecting|Processing|Downloading|Using cached|Building|Installing|Obtaining)'
+    local every=30 form='%4d s  %s\n'
+    [ ! -t 2 ] || every=1 form='\r\033[K%4d s  %s'
+    while sleep "$every"; do
+        # shellcheck disable=SC2059
+        printf "$form" $((SECONDS - began)) "$(grep -E "$said" "$log" | tail -1 | cut -c1-88)" >&2 || true
+    done
+}
+
 echo "making $directory with $("$python" --version): some minutes at most; $log has what pip says" >&2
 rm -rf "$directory"
+: >"$log"
+progress &
+shown=$!
+trap 'kill "$shown" 2>/dev/null || true' EXIT
 {
     "$python" -m venv "$directory" &&
-        "$directory/bin/python" -m pip install --quiet --no-deps --requirement requirements.lock &&
-        "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable . &&
-        { [ ${#further[@]} = 0 ] || "$directory/bin/python" -m pip install --quiet "${further[@]}"; } &&
+        "$directory/bin/python" -m pip install --no-deps --requirement requirements.lock &&
+        "$directory/bin/python" -m pip install --no-deps --no-build-isolation --editable . &&
+        { [ ${#further[@]} = 0 ] || "$directory/bin/python" -m pip install "${further[@]}"; } &&
         "$directory/bin/python" -m pip check --quiet &&
-        { [ -z "$pins" ] || "$directory/bin/python" -m pip install --quiet --no-deps --requirement "$pins"; }
+        { [ -z "$pins" ] || "$directory/bin/python" -m pip install --no-deps --requirement "$pins"; }
 } >"$log" 2>&1 </dev/null || {
+    kill "$shown"
     cat "$log" >&2
     rm -rf "$directory" "$log"
     stop "the packages of requirements.lock${pins:+ or $pins} could not be installed; pip's own words are above."
 }
+kill "$shown"
+[ ! -t 2 ] || printf '\r\033[K' >&2
 rm -f "$log"
 touch "$directory/.made"

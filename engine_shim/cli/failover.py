@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import vllm_engine
-from engine_shim.cli import command_settings, k8s_files, pair_commands, pair_status, part_environment
+from engine_shim.cli import command_settings, k8s_files, pair_commands, pair_status, part_environment, top
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.up import CannotStart, Up
@@ -50,6 +50,8 @@ examples:
   failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
+  failover top                                                the same as the door sees it, live
+  failover doctor                                             what is wrong with the machine or the pair, and what to do
   failover kill active                                        SIGKILL, and what follows
   failover down
 
@@ -76,8 +78,23 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, starting, last_served, serving,
-                                      redundant
+                                      gmsctl status --json), engines, door, starting, last_served, no_room,
+                                      serving, redundant
+"""
+DOCTOR_EXAMPLES = """\
+examples:
+  failover doctor                     kernel, seccomp, limits, inotify, clock, disk, the run directory, the lock server,
+                                      GMS of each device, the door, both engines, redundancy
+  failover doctor --json | jq '.checks[] | select(.level != "ok")'
+
+What `lockctl doctor` looks at is the first part of it. It disturbs nothing. Run it where the engines run, as their
+user; as root it sees more.
+"""
+TOP_EXAMPLES = """\
+examples:
+  failover top
+  failover top --door 10.0.0.7:8000
+  failover top --once | less
 """
 KILL_EXAMPLES = """\
 examples:
@@ -139,7 +156,7 @@ def _capacity(text: str) -> str:
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
     p.run_dir(RUN_DIR)
-    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill|k8s|completion")
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|doctor|down|kill|top|k8s|completion")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
@@ -176,15 +193,29 @@ def parser() -> Parser:
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
                      "they reach none, or no door answers; 2: they reach one, and another part of the pair doesn't "
                      "answer; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
-    status.add_argument("--json", action="store_true", help="for programs")
-    status.setting(
+    doctor = command("doctor", "Look at all that the pair stands on, and at each part of it, and say what to do. Exit "
+                     "code 0: nothing FAILs; 1: something does.", epilog=DOCTOR_EXAMPLES)  # fmt: skip
+    for one in (status, doctor):
+        one.add_argument("--json", action="store_true", help="for programs")
+        one.setting(
+            "--door",
+            default=CHOOSE,
+            parse=_door,
+            metavar="HOST:PORT",
+            shown_default="where failover up has it; else localhost:8000, unless the engines listen at ports of their "
+            "own",
+            help="where to ask for the door; none: there is none",
+        )
+    live = command("top", "Show what the door's page shows (http://DOOR/failover/), live, until q. Exit code 0: it "
+                   "was shown; 1: the door doesn't answer.", epilog=TOP_EXAMPLES)  # fmt: skip
+    live.setting(
         "--door",
-        default=CHOOSE,
-        parse=_door,
+        parse=host_port,
         metavar="HOST:PORT",
-        shown_default="where failover up has it; else localhost:8000, unless the engines listen at ports of their own",
-        help="where to ask for the door; none: there is none",
+        shown_default="where failover up has it; else localhost:8000",
+        help="where the door is",
     )
+    live.add_argument("--once", action="store_true", help="print it once; so it is where the output is no terminal")
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
                    "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
                    "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
@@ -274,10 +305,16 @@ def _main(argv: list[str] | None) -> int:
     try:
         if options.command == "up":
             return _up(options, run_dir)
-        if options.command == "status":
+        if options.command in ("status", "doctor"):
             told = options.door != CHOOSE
             door = (tcp.url(*options.door) if options.door else "") if told else None
-            return pair_status.show(run_dir, options.json, door)
+            if options.command == "status":
+                return pair_status.show(run_dir, options.json, door)
+            from engine_shim.cli import pair_doctor
+
+            return pair_doctor.show(run_dir, options.json, door)
+        if options.command == "top":
+            return top.show(run_dir, tcp.url(*options.door) if options.door else "", options.once)
         if options.command == "k8s":
             say(k8s_files.write(options.target))
         elif options.command == "down":

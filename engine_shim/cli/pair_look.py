@@ -82,6 +82,8 @@ class Seen:
     """`failover up` has begun, and no engine has served yet."""
     last_served: dict[str, str] | None = None
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
+    no_room: str = ""
+    """What the lock server's doctor says of the run directory's disk, where that is nearly full."""
 
 
 def look(run_dir: Path, door: str | None = None) -> Seen:
@@ -114,6 +116,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         {"url": url, "answers": not why_no_door, "why": why_no_door} if url else None,
         pid is not None and facts.starting,
         last_served,
+        _no_room(run_dir),
     )
 
 
@@ -155,6 +158,15 @@ def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, dict[str, 
         return None, None, f"no lock server listens; {starts}" if starts else str(error)
     except (lockserver.ObserverError, OSError) as error:
         return None, None, str(error)
+
+
+def _no_room(run_dir: Path) -> str:
+    from lockserver.doctor import room  # loading it takes time that failover up hasn't
+
+    with contextlib.suppress(OSError):  # it isn't there: nothing runs
+        found = room(run_dir)
+        return f"the run directory has {found.found}: {found.do}" if found.do else ""
+    return ""
 
 
 def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:

@@ -81,8 +81,14 @@ def children(options: Options) -> list[Child]:
 
 
 def welcome(address: str) -> list[str]:
-    """The door's address in a box, and a command to paste."""
+    """The door's address in a box, a command to paste, and the page to look at."""
     shown = f" OpenAI-compatible: {address}/v1 "
     edge = f"+{'-' * len(shown)}+"
     ask = f"curl {address}/v1/completions -H 'content-type: application/json'"
-    return [edge, f"|{shown}|", edge, f"{ask} -d '" + '{"prompt": "Hello", "max_tokens": 32}' + "'"]
+    return [
+        edge,
+        f"|{shown}|",
+        edge,
+        f"{ask} -d '" + '{"prompt": "Hello", "max_tokens": 32}' + "'",
+        f"what happens: {address}/failover/",
+    ]

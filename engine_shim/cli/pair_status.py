@@ -107,6 +107,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
     up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
     starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
     rows = [("run directory", f"{seen.run_dir}{up}")]
+    rows += [("alarm", seen.no_room)] if seen.no_room else []
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
@@ -123,7 +124,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
         if serving(lock, seen.engines) is None and not starting:
-            rows.append(("nobody serves", _nobody_serves(seen, now)))
+            rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", _weights(one["state"]) if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
@@ -132,16 +133,16 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
     for engine in seen.engines:
         rows.append((f"engine {engine['engine_id']}", _engine(engine)))
-        rows += [("", reason) for reason in _why_not_ready(engine, seen)]
+        rows += [("", reason) for reason in why_not_ready(engine, seen)]
         if engine.get("silent_s"):
-            rows.append(("alarm", _silent(engine, lock)))
+            rows.append(("alarm", silent_engine(engine, lock)))
         elif engine.get("no_step_s"):
             rows.append(("alarm", _no_step(engine)))
     rows.append(("redundancy", said))
     return table.lines(rows)
 
 
-def _nobody_serves(seen: Seen, now: datetime) -> str:
+def _none_serves(seen: Seen, now: datetime) -> str:
     """Since when, what ended, and what is tried next."""
     last, tried = seen.last_served, "; ".join(filter(None, map(_next_try, seen.engines)))
     if last is None:
@@ -195,7 +196,7 @@ def _engine(engine: dict[str, Any]) -> str:
     return "  ".join(words)
 
 
-def _silent(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
+def silent_engine(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
     """An engine that is stopped keeps its state until its shim ends it: until then its clients wait."""
     name, known = engine["engine_id"], [*(lock or {}).get("waiters", ()), (lock or {}).get("holder") or {}]
     pid = next((f" {one['pid']}" for one in known if one.get("engine_id") == name), "")
@@ -214,7 +215,7 @@ def _no_step(engine: dict[str, Any]) -> str:
     )
 
 
-def _why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:
+def why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:
     """What a person with a pager wants to know of an engine that isn't ready."""
     if engine["state"] is None or engine["ready"]:
         return []

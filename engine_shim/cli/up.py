@@ -25,7 +25,6 @@ from engine_shim.cli.serving_watch import REACHED, SERVES, ServingWatch, serves
 from engine_shim.rules.hopeless_parts import GMS, LOCK, EndAll, HopelessParts, TryAgain
 from engine_shim.shell import cleanup
 from lockserver.observer import Observer, ObserverError
-from sidecar.kernel import signals
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.loop import Inbox
@@ -134,9 +133,7 @@ class Up:
 
     def run(self) -> int:
         loop = self._supervisor.loop
-        signals.deliver(
-            loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal
-        )
+        loop.deliver((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal)
         self._watch.start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
         for line in part_environment.unused(self.options.environment):

@@ -32,7 +32,7 @@ from engine_shim.shell.own_files import OwnFiles
 from engine_shim.shell.shm_cleanup import ShmCleanup
 from lockserver.observer import Status, watch_for_good
 from sidecar.http.http_port import CannotListen, HttpPort
-from sidecar.kernel import peers, process_setup, process_tree, signals
+from sidecar.kernel import peers, process_setup, process_tree
 from sidecar.kernel.durable import AlreadyLocked
 from sidecar.kernel.port_owner import way_out
 from sidecar.kernel.processes import Processes
@@ -117,7 +117,7 @@ class Shim(Shell):
     def serve(self) -> int:
         """Runs until it is told to end, or must. Returns the exit code."""
         process_setup.adopt_orphans()
-        signals.deliver(self.loop, (*_END, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
+        self.loop.deliver((*_END, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
         threading.Thread(target=self._look_around, name="look-around", daemon=True).start()
         threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()

@@ -41,7 +41,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How many may be with one client that hasn't said yet that it has taken them: a stopped one gets no more."""
     most_copies_under_way: int = 256
     """With all of them together. The kernel lets a user have as many descriptors sent and unread as a process may have
-    files open, 1024 as a rule; and refuses everybody's then.
+    files open, 1024 as a rule; and refuses all of it then.
     """
 
 

@@ -20,16 +20,15 @@ from evidence.rules.incarnation import Incarnation
 from evidence.rules.incarnations import Incarnations, Plan
 from evidence.rules.joining import Joining
 from evidence.rules.pidfd_copies import PidfdCopies
-from evidence.rules.proof import Policy, Verdict, gone
+from evidence.rules.proof import Verdict, gone
 from evidence.rules.record import Processes
 from evidence.rules.strangers import Strangers
 from sidecar.machine.context import Context, Died
 
 
 class Evidence:
-    def __init__(self, config: Config, context: Context[Any], policy: Policy) -> None:
+    def __init__(self, config: Config, context: Context[Any]) -> None:
         self.config = config
-        self.policy = policy
         self.incarnations = Incarnations(context)
         self.joining = Joining(self.incarnations)
         self.copies = PidfdCopies(config, self.incarnations)
@@ -97,7 +96,6 @@ class Evidence:
             found=found,
             over=over,
             memory_is_free=memory_is_free,
-            policy=self.policy,
             life_lock_is_enough=life_lock_is_enough,
             unknown_may_be_dying=unknown_may_be_dying,
         )

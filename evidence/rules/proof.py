@@ -24,21 +24,15 @@ from evidence.rules.incarnation import Incarnation, Life, Member
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What counts beside the proof, by the server's flags. Off by default."""
-
-    presume_dead: bool = False
-    grant_unproven: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     enough: bool
-    """It counts as gone: proven, or by a flag."""
+    """It counts as gone: proven, or because the server was told that less will do."""
     by: str = ""
     """What proves it."""
     by_flag: bool = False
     """This isn't proof: a person has said that it is enough."""
+    unprovable: bool = False
+    """Its life lock is free, nothing proves more, and nothing more will become known: a person has to say."""
     every_process: bool = False
     """Each single process was seen to have ended. Less may be enough, and never for what a process wrote to."""
     missing: tuple[str, ...] = ()
@@ -58,7 +52,6 @@ def gone(
     found: bool,
     over: bool,
     memory_is_free: bool,
-    policy: Policy,
     life_lock_is_enough: bool = False,
     unknown_may_be_dying: bool = False,
 ) -> Verdict:
@@ -78,12 +71,6 @@ def gone(
             "whether another one lives; once you know that none does, restart this server"
         )
         return Verdict(False, missing=missing, alarm=alarm if blind else "")
-    if over and policy.presume_dead:
-        return Verdict(
-            True,
-            f"{who.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)",
-            by_flag=True,
-        )
     free = who.life is Life.FREE or (who.life is Life.MISSING and over)
     if who.seen_alive or not free:
         return Verdict(False, missing=missing)
@@ -95,24 +82,8 @@ def gone(
         return Verdict(True, "no process holds the life lock, which none of it could let go of, and the memory is free")
     if not over:
         return Verdict(False, missing=missing)
-    return _unproven(who, policy, missing)
-
-
-def _unproven(who: Incarnation, policy: Policy, missing: tuple[str, ...]) -> Verdict:
-    """Its life lock is free, nothing proves more, and nothing more will become known: a person has to say."""
-    if policy.grant_unproven:
-        return Verdict(
-            True,
-            f"{who.engine_id} is taken for gone because its life lock is free; "
-            "nothing proves the end of every process (--grant-unproven)",
-            by_flag=True,
-        )
-    return Verdict(
-        False,
-        missing=missing,
-        alarm=f"the life lock of {who.engine_id} is free, but nothing proves the end of "
-        f"{_processes(who)}; once you know that it is gone, start the server with --grant-unproven",
-    )
+    alarm = f"the life lock of {who.engine_id} is free, but nothing proves the end of {_processes(who)}"
+    return Verdict(False, unprovable=True, missing=missing, alarm=alarm)
 
 
 def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None = None) -> list[str]:

@@ -15,8 +15,7 @@ from sidecar.kernel import peers, process_state
 from sidecar.kernel.lifelock import LifeProbe, NoLifeFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.processes import Processes, Whereabouts
-from sidecar.machine.aside import Aside
-from sidecar.machine.loop import Loop
+from sidecar.machine.loop import Aside, Loop
 from sidecar.terminal.logs import Log
 from sidecar.wire.frames import close_all
 

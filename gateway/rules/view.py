@@ -104,7 +104,8 @@ def _pair(pair: PairSeen, now: float) -> Document:
 
 def _todo(pair: PairSeen) -> list[str]:
     if pair.away_since is not None:
-        return ["the lock server is started again by what started it: look at its log, and at `failover status`"]
+        stopped = f"is process {pair.status.server_pid} stopped (state T in ps: kill -CONT)? " if pair.status else ""
+        return [f"{stopped}A lock server that ended is started again by what started it, and its log says why it ended"]
     return advice(pair.status) if pair.status is not None else []
 
 
@@ -193,7 +194,12 @@ def _holder(status: Status, away: bool) -> Document:
         state, why = "serves", ""
     if away:
         why = "; ".join(filter(None, ("as the lock said last", why)))
-    more = {"pid": holder.pid, "since": holder.granted_at, "token": holder.token, "endpoint": holder.endpoint}
+    more = {
+        "pid": holder.pid,
+        "since": holder.granted_at,
+        "token": holder.token,
+        "endpoint": _cut(holder.endpoint or ""),
+    }
     return _engine(holder.engine_id, state, why, **more, processes=len(holder.members) - dead)
 
 

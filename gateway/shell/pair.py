@@ -49,7 +49,9 @@ class Client:
         self.started = False
 
 
-class Pair:
+class Pair(Turns):
+    machine: Machine
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -59,6 +61,7 @@ class Pair:
         log: Log,
         on_over: Callable[[Client, e.Over, float], None],
     ) -> None:
+        super().__init__(_EFFECTS, time.monotonic)
         self.loop = loop
         self.run_dir = run_dir
         self.counts = counts
@@ -77,7 +80,6 @@ class Pair:
         self._numbers = self._own_numbers = 0
         self._models_of = 0
         """The token of the grant whose models are known."""
-        self._turns = Turns(self, _EFFECTS, time.monotonic)
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
 
@@ -109,7 +111,7 @@ class Pair:
     # -- the machine -----------------------------------------------------------------------------------------------
 
     def feed(self, event: object) -> None:
-        self._turns.feed(event)
+        super().feed(event)
         deadline = self.machine.deadline
         if deadline != self._armed:
             self._arm(deadline)
@@ -197,7 +199,7 @@ class Pair:
 
     def _send(self, effect: e.Send) -> None:
         client = self.clients[effect.request]
-        now = self._turns.now
+        now = self.now
         if client.last_at:
             self.counts.between.add(now - client.last_at)
         else:
@@ -217,14 +219,14 @@ class Pair:
     def _over(self, effect: e.Over) -> None:
         client = self.clients.pop(effect.request)
         self._ups.paused.discard(effect.request)
-        now = self._turns.now
+        now = self.now
         self.counts.over(effect)
         self.counts.latency.add(now - client.began)
         self._on_over(client, effect, now)
 
     def _resumed(self, effect: e.Resumed) -> None:
         self.counts.gap(effect.gap)
-        self.failover.resumed(effect.gap, self._turns.now)
+        self.failover.resumed(effect.gap, self.now)
 
     def _note(self, effect: e.Note) -> None:
         if effect.alarm:
@@ -233,7 +235,7 @@ class Pair:
 
     def _note_first(self, client: Client, status: int) -> None:
         client.status = status
-        client.first_at = self._turns.now
+        client.first_at = self.now
         self.counts.first.add(client.first_at - client.began)
 
 

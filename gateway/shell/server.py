@@ -320,6 +320,7 @@ class Gateway:
     def _values(self) -> list[Value]:
         values: list[Value] = [
             ("ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("started_timestamp_seconds", "When this door was started, in seconds since 1970", {}, self.began),
             ("connections", "Clients' connections", {}, float(len(self.http.connections))),
             ("held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]

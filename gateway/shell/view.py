@@ -97,11 +97,10 @@ class View:
 
     def _tell(self) -> None:
         self._timer = None
+        self._at(self._loop.time() + BEAT_S)  # first: whatever happens below, they are told again
         event = _event(self._document())
         for reply in [reply for reply, room in self._watchers.items() if room]:
             reply.stream(event)
-        if self._watchers:
-            self._at(self._loop.time() + BEAT_S)
 
     def _document(self) -> bytes:
         now = self._loop.time()

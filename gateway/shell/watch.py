@@ -18,7 +18,10 @@ def watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> Non
     def alarm(why: str) -> None:
         log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
 
-    threading.Thread(target=watch_for_good, args=(run_dir, tell, alarm), name=f"watch {run_dir}", daemon=True).start()
+    def work() -> None:
+        watch_for_good(run_dir, tell, alarm, asks=True)  # a stopped server can fail nothing over, as little as none
+
+    threading.Thread(target=work, name=f"watch {run_dir}", daemon=True).start()
 
 
 def seen(status: Status | None) -> e.LockSeen | e.LockAway:

@@ -247,7 +247,7 @@ class HostMemory(Memory):
 
 
 def _check_room(fd: int, size: int) -> None:
-    """Says at once what fallocate would say when it has taken all that was left, from everybody. A tmpfs may be as
+    """Says at once what fallocate would say when it has taken all that was left, from all processes. A tmpfs may be as
     large as the machine's memory or larger: then fallocate says nothing, and the kernel kills whom it likes.
     """
     room = os.fstatvfs(fd)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gms.memory import DeviceError
 from sidecar.kernel import host_usage
+from sidecar.kernel.durable import closing
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.terminal.settings import BadValue, size_bytes
 
@@ -68,15 +69,11 @@ def create_device(name: str, capacity: int, directory: Path | None = None) -> Pa
 def remove_device(name: str, directory: Path | None = None) -> None:
     """Removes it with all its pages. Refused while a process has memory of it; one that isn't there is removed."""
     path = device_path(name, directory)
-    with contextlib.suppress(FileNotFoundError):
-        fd = open_device(path)
-        try:
-            if not try_lock(fd, 0, _TO_THE_END):
-                raise DeviceError(f"host:{name} can't be removed: {_in_use(fd)} bytes of it are in use")
-            if same_file(fd, path):
-                path.unlink()
-        finally:
-            os.close(fd)
+    with contextlib.suppress(FileNotFoundError), closing(open_device(path)) as fd:
+        if not try_lock(fd, 0, _TO_THE_END):
+            raise DeviceError(f"host:{name} can't be removed: {_in_use(fd)} bytes of it are in use")
+        if same_file(fd, path):
+            path.unlink()
 
 
 def open_device(path: Path) -> int:
@@ -180,8 +177,7 @@ def _make_file(path: Path, capacity: int) -> bool:
 
 
 def _agree(path: Path, capacity: int) -> None:
-    fd = open_device(path)
-    try:
+    with closing(open_device(path)) as fd:
         has = os.fstat(fd).st_size
         if has == capacity:
             return
@@ -195,8 +191,6 @@ def _agree(path: Path, capacity: int) -> None:
         if not same_file(fd, path):
             raise FileNotFoundError(path)
         os.ftruncate(fd, capacity)
-    finally:
-        os.close(fd)
 
 
 def _in_use(fd: int) -> int:

@@ -10,103 +10,71 @@ What the shell does:
 * `Heard`: every message of the server. The descriptors that came with it are closed, unless a `Keep` came back.
 * `Keep`: those descriptors are slabs `first` and following of layout `generation`. They belong to the shell until
   `LetGo(generation)`.
-* `LetGo`: closes whatever it has of that layout, and feeds `Gone(generation)` when that is done. It never comes for a
-  layout that this process reads.
-* `Got`: what was wanted is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs;
-  both are empty if it had kept them (`same`): then it maps again what it has.
-* `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
+* `LetGo`: closes whatever it has of that layout, and feeds `Dropped` when that is done. It never comes for a layout
+  that this process reads.
+* What the program wants is the message that asks for it (`Open`, `Create`, `ClaimPool`, `Checksums`), and is fed as an
+  event; a wake has to have an end. What it has, and how much time is left, the machine adds.
+* `Got`: what was wanted is granted. A writer may `Create` and then `Publish`. A reader has `opened.layout` and all
+  slabs; both are empty if it had kept them (`same`): then it maps again what it has.
+* `Created`, `Committed`, `No`: the answers to `Create`, `Publish`, and to any of the three; the first two are messages,
+  as is `Welcome`, and `Changed`: which layout, or memory of a pool, the server has now.
 * `Stale`: what this process has kept is no longer the layout. A reader has to end, or to unmap and `Release`; a sleeper
   need do nothing.
-* `Unwelcome`: the server there won't have this process, or can't be understood. What it has it keeps.
+* `Problem`: the server there won't have this process, or can't be understood. What it has it keeps.
 * `Sleep` and `Release` (the program's words) only after everything is unmapped: then this process reads no longer.
 
 Of a pool, whose slabs are its ranges, and its table last:
 
 * `Owned`: what was claimed is granted. `Disowned`: a server has it as this process's no more; its program may go on.
-* `Released`: the server has it on record, or had nothing to release.
+* `PoolReleased`: the server has it on record, or had nothing to release.
 """
 
 from typing import Literal
 
 from gms.rules import messages as m
-from sidecar.machine.context import Effect as Effect
-from sidecar.machine.context import Event as Event
+from sidecar.machine import context
+from sidecar.machine.context import Heard as Heard
+from sidecar.machine.context import Tick as Tick
+
+Event = context.Event | m.ClientMessage
+Effect = context.Effect | m.ServerMessage
+
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
 
 
-class Connected(Event, frozen=True):
+class Connected(context.Event, frozen=True):
     has: tuple[int, ...] = ()
     """Generations of which the shell really has descriptors."""
 
 
-class Disconnected(Event, frozen=True):
+class Disconnected(context.Event, frozen=True):
     why: str = ""
     """What came over it was no message."""
 
 
-class Heard(Event, frozen=True):
-    message: m.ServerMessage
-
-
-class Want(Event, frozen=True):
-    mode: m.Mode
-    timeout_s: float | None = None
-    """A wake has to have one."""
-    replace: bool = False
-    bytes: int = 0
-    expect: str = ""
-
-
-class Claim(Event, frozen=True):
-    """To own a pool, alone."""
-
-    shape: m.Shape
-    token: int
-    proven: bool
-    replace: bool
-    timeout_s: float
-
-
-class Make(Event, frozen=True):
-    size: int
-
-
-class Publish(Event, frozen=True):
+class Publish(context.Event, frozen=True):
     document: bytes
     sizes: tuple[int, ...]
     """All slabs' that were made."""
 
 
-class Sleep(Event, frozen=True):
+class Sleep(context.Event, frozen=True):
     """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
 
 
-class Release(Event, frozen=True):
+class Release(context.Event, frozen=True):
     """The program gives up whatever it has or waits for, and keeps nothing (but descriptors of a pool)."""
-
-
-class Sums(Event, frozen=True):
-    generation: int
-    sums: tuple[str, ...]
-
-
-class Gone(Event, frozen=True):
-    generation: int
-
-
-class Tick(Event, frozen=True):
-    pass
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Connect(Effect, frozen=True):
+class Connect(context.Effect, frozen=True):
     pass
 
 
-class Say(Effect, frozen=True):
+class Say(context.Effect, frozen=True):
     message: m.ClientMessage
     generation: int = 0
     first: int = 0
@@ -114,79 +82,43 @@ class Say(Effect, frozen=True):
     """Descriptors of the kept slabs `first` to `first + count` of that layout go with it."""
 
 
-class Keep(Effect, frozen=True):
+class Keep(context.Effect, frozen=True):
     generation: int
     first: int
 
 
-class LetGo(Effect, frozen=True):
+class LetGo(context.Effect, frozen=True):
     generation: int
 
 
-class Got(Effect, frozen=True):
+class Got(context.Effect, frozen=True):
     opened: m.Opened
     same: bool = False
     """A reader: it has the layout and the slabs already."""
 
 
-class Owned(Effect, frozen=True):
+class Owned(context.Effect, frozen=True):
     generation: int
     shape: m.Shape
     adopted: bool
     why_empty: str
 
 
-class Disowned(Effect, frozen=True):
+class Disowned(context.Effect, frozen=True):
     why: str
 
 
-class Released(Effect, frozen=True):
-    pass
-
-
-class Made(Effect, frozen=True):
-    slab: int
-    size: int
-
-
-class Done(Effect, frozen=True):
-    """The layout is committed, and this process reads it."""
-
-    generation: int
-    hash: str
-
-
-class No(Effect, frozen=True):
+class No(context.Effect, frozen=True):
     why: str
     reason: m.Reason | Literal["problem", "protocol"]
 
 
-class Lost(Effect, frozen=True):
+class Lost(context.Effect, frozen=True):
     """A writer's work is gone: it has to begin anew, with `Want`."""
 
     why: str
 
 
-class Stale(Effect, frozen=True):
+class Stale(context.Effect, frozen=True):
     generation: int
     why: str
-
-
-class Changed(Effect, frozen=True):
-    """Which layout, or memory of a pool, the server has now. 0: none."""
-
-    generation: int
-    hash: str
-
-
-class ServerIs(Effect, frozen=True):
-    """Connected, with another server than before or the same."""
-
-    incarnation: str
-    device: str
-    granularity: int
-
-
-class Unwelcome(Effect, frozen=True):
-    why: str
-    about: Literal["", "protocol", "place"] = ""

@@ -25,25 +25,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from gms.layout import structure_hash
+from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.client_events import (
-    Changed,
-    Claim,
-    Done,
-    Got,
-    Keep,
-    Lost,
-    Made,
-    Make,
-    No,
-    Publish,
-    Release,
-    Say,
-    Sleep,
-    Stale,
-    Sums,
-    Want,
-)
 from gms.rules.region_client import Link, RegionClient
 from sidecar.wire.frames import MAX_DESCRIPTORS
 
@@ -88,7 +71,7 @@ class ClientMachine(RegionClient):
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
         self.draft = 0
         """A writer's number."""
-        self._asks: Make | Publish | None = None
+        self._asks: m.Create | c.Publish | None = None
         """What a writer wants next."""
         self._sealed: m.Opened | None = None
         """A layout whose commit is under way: it may be in the file already."""
@@ -98,11 +81,11 @@ class ClientMachine(RegionClient):
     @property
     def commits(self) -> bool:
         """A writer that has said its last word: what it made may be a layout by now."""
-        return isinstance(self._asks, Publish) or self._sealed is not None
+        return isinstance(self._asks, c.Publish) or self._sealed is not None
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
-    def in_vain(self, no: No) -> None:
+    def in_vain(self, no: c.No) -> None:
         self._out.append(no)
         self._drop_want()
 
@@ -119,11 +102,11 @@ class ClientMachine(RegionClient):
         elif not self._returned:
             self._hand_back()
         elif self._want is not None and not self._session:
-            assert isinstance(self._want, Want)
+            assert isinstance(self._want, m.Open)
             self._open(self._want)
-        elif isinstance(self._asks, Make):
+        elif isinstance(self._asks, m.Create):
             self._awaiting = Awaiting.CREATE
-            self._say(m.Create(size=self._asks.size))
+            self._say(self._asks)
         elif self._asks is not None:
             self._awaiting = Awaiting.COMMIT
             document, sizes = self._asks.document, list(self._asks.sizes)
@@ -132,15 +115,11 @@ class ClientMachine(RegionClient):
             )
             self._say(m.Commit(layout=document))
 
-    def _open(self, want: Want) -> None:
+    def _open(self, want: m.Open) -> None:
         self._awaiting, self._session = Awaiting.OPEN, True
         left = None if want.timeout_s is None else max(0.0, self._want_until - self._now)
         have = self.kept.generation if self.kept is not None else 0
-        self._say(
-            m.Open(
-                mode=want.mode, timeout_s=left, replace=want.replace, bytes=want.bytes, have=have, expect=want.expect
-            )
-        )
+        self._say(msgspec.structs.replace(want, timeout_s=left, have=have))
 
     def _drop_want(self) -> None:
         self._want = None
@@ -159,7 +138,7 @@ class ClientMachine(RegionClient):
         """A writer's work."""
         self.doing, self._sealed, self._asks = Doing.NOTHING, None, None
         self._let_go(self.draft)
-        self._out.append(Lost(why))
+        self._out.append(c.Lost(why))
 
     def _end_arriving(self) -> None:
         """A layout of which not all slabs came."""
@@ -171,7 +150,7 @@ class ClientMachine(RegionClient):
 
     def heard(self, message: m.ServerMessage) -> None:
         if isinstance(message, m.Changed):
-            self._out.append(Changed(message.generation, message.hash))
+            self._out.append(message)
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
         elif isinstance(message, m.Withdrawn):
@@ -185,7 +164,7 @@ class ClientMachine(RegionClient):
             self._slabs(message)
         elif isinstance(message, m.Created) and self._awaiting is Awaiting.CREATE:
             self._awaiting, self._asks = Awaiting.NONE, None
-            self._out += [Keep(self.draft, message.slab), Made(message.slab, message.size)]
+            self._out += [c.Keep(self.draft, message.slab), message]
         elif isinstance(message, m.Committed) and self._awaiting is Awaiting.COMMIT:
             self._committed()
         elif isinstance(message, m.HandedBack) and self._awaiting is Awaiting.RETURN:
@@ -201,9 +180,9 @@ class ClientMachine(RegionClient):
         self._returned = self.kept is None and self._sealed is None
         ours = self.kept is not None and (self.kept.generation, self.kept.hash) == there
         # What a new server waits for, and is about to get from here, has not gone meanwhile.
-        self._out.append(Changed(*(there if ours or not message.recovering else (0, ""))))
+        self._out.append(m.Changed(*(there if ours or not message.recovering else (0, ""))))
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         if self._awaiting is Awaiting.RETURN and not message.about:
             self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
         wanted = asked is not None or self._asks is not None
@@ -212,7 +191,7 @@ class ClientMachine(RegionClient):
         if self.link is Link.IN:  # we said something that this server won't have, and what it was about is over
             self._asks = self._sealed = None
         if wanted:
-            self._out.append(No(message.why, "problem"))
+            self._out.append(c.No(message.why, "problem"))
 
     def _opened(self, message: m.Opened) -> None:
         if self._awaiting is not Awaiting.OPEN or self._want is None:
@@ -220,10 +199,10 @@ class ClientMachine(RegionClient):
         if message.mode == "rw":
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.WRITING
             self.draft = message.generation
-            self._out.append(Got(message))
+            self._out.append(c.Got(message))
         elif self.kept is not None and message.generation == self.kept.generation:
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.READING
-            self._out.append(Got(message, same=True))
+            self._out.append(c.Got(message, same=True))
         else:
             self._awaiting, self._arriving, self._arrived = Awaiting.SLABS, message, 0
 
@@ -232,14 +211,14 @@ class ClientMachine(RegionClient):
         if opened is None or message.generation != opened.generation or message.first != self._arrived:
             return
         self._arrived = message.first + message.fds
-        self._out.append(Keep(message.generation, message.first))
+        self._out.append(c.Keep(message.generation, message.first))
         if self._arrived < len(opened.sizes):
             return
         self._arriving, self._awaiting, self._want, self.doing = None, Awaiting.NONE, None, Doing.READING
         old, self.kept = self.kept, opened
         if old is not None:
             self._let_go(old.generation)
-        self._out.append(Got(opened))
+        self._out.append(c.Got(opened))
 
     def _committed(self) -> None:
         sealed = self._sealed
@@ -249,7 +228,7 @@ class ClientMachine(RegionClient):
         old, self.kept, self.doing = self.kept, sealed, Doing.READING
         if old is not None:
             self._let_go(old.generation)
-        self._out.append(Done(sealed.generation, sealed.hash))
+        self._out.append(m.Committed(sealed.generation, sealed.hash))
 
     def _refused(self, message: m.Refused) -> None:
         asked, self._awaiting = self._awaiting, Awaiting.NONE
@@ -264,7 +243,7 @@ class ClientMachine(RegionClient):
             self._asks = None
         elif asked is Awaiting.COMMIT:
             self._asks = self._sealed = None
-        self._out.append(No(message.why, message.reason))
+        self._out.append(c.No(message.why, message.reason))
 
     def _told_to_drop(self, generation: int) -> None:
         if self.kept is not None and self.kept.generation == generation:
@@ -276,7 +255,7 @@ class ClientMachine(RegionClient):
         kept, self.kept = self.kept, None
         if kept is None:
             return
-        self._out.append(Stale(kept.generation, why))
+        self._out.append(c.Stale(kept.generation, why))
         if self.doing is Doing.READING:
             self.doing, self._condemned = Doing.NOTHING, kept.generation
         else:
@@ -305,14 +284,14 @@ class ClientMachine(RegionClient):
                 reading=reading,
             )
             count = min(self.batch, len(layout.sizes) - first) if brings else 0
-            self._out.append(Say(message, layout.generation, first, count))
+            self._out.append(c.Say(message, layout.generation, first, count))
 
     def _handed_back(self) -> None:
         self._awaiting, self._returned = Awaiting.NONE, True
         if self._sealed is not None:
             self._committed()
         if self.kept is not None:  # of a commit: the welcome of a server that waited for it said that there is none
-            self._out.append(Changed(self.kept.generation, self.kept.hash))
+            self._out.append(m.Changed(self.kept.generation, self.kept.hash))
 
     def _not_taken_back(self, why: str) -> None:
         self._session = False
@@ -324,23 +303,23 @@ class ClientMachine(RegionClient):
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_want(self, event: Want) -> None:
+    def _on_want(self, event: m.Open) -> None:
         if self.doing is not Doing.NOTHING:
-            self._out.append(No(f"this process is {self.doing.value} already", "not_now"))
+            self._out.append(c.No(f"this process is {self.doing.value} already", "not_now"))
             return
         if self._condemned:
-            self._out.append(No(f"layout {self._condemned} is gone; it has to be unmapped and released", "stale"))
+            self._out.append(c.No(f"layout {self._condemned} is gone; it has to be unmapped and released", "stale"))
             return
         self._want, self.doing = event, Doing.WAITING
         self._want_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
 
-    def _on_writers_wish(self, event: Make | Publish) -> None:
+    def _on_writers_wish(self, event: m.Create | c.Publish) -> None:
         if self.doing is Doing.WRITING and self._asks is None:
             self._asks = event
         elif self._asks != event:  # asked again after an interruption: its answer is under way
-            self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
+            self._out.append(c.No("this process isn't writing, or its last request isn't answered", "not_now"))
 
-    def _on_sleep(self, event: Sleep) -> None:
+    def _on_sleep(self, event: c.Sleep) -> None:
         if self.doing is Doing.WAITING:
             self._drop_want()
         elif self.doing is Doing.READING:
@@ -352,7 +331,7 @@ class ClientMachine(RegionClient):
         if condemned:
             self._let_go(condemned)
 
-    def _on_release(self, event: Release) -> None:
+    def _on_release(self, event: c.Release) -> None:
         drafted = self.draft if self.doing is Doing.WRITING else 0
         self._want, self.doing = None, Doing.NOTHING
         self._asks = self._sealed = None
@@ -363,16 +342,16 @@ class ClientMachine(RegionClient):
             if generation:
                 self._let_go(generation)
 
-    def _on_sums(self, event: Sums) -> None:
+    def _on_sums(self, event: m.Checksums) -> None:
         if self.kept is not None and self.kept.generation == event.generation:
-            self.kept = msgspec.structs.replace(self.kept, sums=list(event.sums))
-            self._say_if_in(m.Checksums(generation=event.generation, sums=self.kept.sums))
+            self.kept = msgspec.structs.replace(self.kept, sums=event.sums)
+            self._say_if_in(event)
 
     handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
-        Want: _on_want,
-        Make: _on_writers_wish,
-        Publish: _on_writers_wish,
-        Sleep: _on_sleep,
-        Release: _on_release,
-        Sums: _on_sums,
+        m.Open: _on_want,
+        m.Create: _on_writers_wish,
+        c.Publish: _on_writers_wish,
+        c.Sleep: _on_sleep,
+        c.Release: _on_release,
+        m.Checksums: _on_sums,
     }

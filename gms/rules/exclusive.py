@@ -25,7 +25,7 @@ import msgspec
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.claims import Do, Verdict, verdict
-from gms.rules.hand_back import Memory
+from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.pools import Owner, Phase, Pool, Shape
 from gms.rules.record import Region as Recorded
@@ -70,25 +70,9 @@ class ExclusiveRegion(Region):
 
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         super().__init__(device, key, -math.inf)
-        self.pool = Pool(key)
+        self.memory = self.pool = Pool(key)
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        return self.pool.phase
-
-    @property
-    def awaited(self) -> Recorded | None:
-        return self.pool.record() if self.pool.phase is Phase.AWAITED else None
-
-    @property
-    def there(self) -> tuple[int, str]:
-        return self.pool.generation, self.pool.shape.digest if self.pool.shape is not None else ""
-
-    @property
-    def standing(self) -> Sequence[Slab]:
-        return self.pool.slabs
 
     @property
     def slabs(self) -> Sequence[Slab]:
@@ -110,9 +94,6 @@ class ExclusiveRegion(Region):
     @property
     def may_be_forgotten(self) -> bool:
         return self.pool.phase is Phase.EMPTY and (self.pool.dropped or not self.pool.token)
-
-    def record(self) -> Recorded:
-        return self.pool.record()
 
     def without_memory(self, why: str) -> Recorded:
         return Pool(self.key, token=self.pool.token, dropped=why == "dropped").record()
@@ -136,7 +117,7 @@ class ExclusiveRegion(Region):
         if old is not None:
             since, adopted, writes_end = old.since, old.adopted, old.writes_end and writes_end
         return Owner(
-            str(client), client.process, client.local_pid, client.identity, since, adopted, client.conn, writes_end
+            str(client), client.local_pid, client.identity, since, adopted, writes_end, client.process, client.conn
         )
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
@@ -198,7 +179,7 @@ class ExclusiveRegion(Region):
         if client.process is None:
             self._free(f"the connection of {client} ended, and it can't be told whether it lives", "unproven")
         else:
-            owner.conn = None
+            self.pool.owner = msgspec.structs.replace(owner, conn=None)
 
     def process_died(self, process: int) -> None:
         owner = self.pool.owner
@@ -229,7 +210,7 @@ class ExclusiveRegion(Region):
             # By another clock nothing can be told: as if it had been given the pool a moment ago.
             since = old.since if same_clock else context.now
             process = found.process if found is not None else None
-            known = Owner(old.name, process, old.pid, old.identity, since, old.adopted, writes_end=old.writes_end)
+            known = Owner(old.name, old.pid, old.identity, since, old.adopted, old.writes_end, process)
             if process is not None:
                 owner = known
                 context.out.append(e.WatchDeath(process))
@@ -245,8 +226,8 @@ class ExclusiveRegion(Region):
     def why_not(self, document: bytes) -> str:
         return "a pool has no document" if document else ""
 
-    def stands_again(self, client: Client, memory: Memory) -> None:
-        self.pool.hand_back(memory.slabs)
+    def stands_again(self, client: Client, back: HandedBack) -> None:
+        self.pool.hand_back(back.slabs)
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 
     def returns(self, client: Client, message: m.HandBack) -> str:

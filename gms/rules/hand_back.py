@@ -30,18 +30,13 @@ class Verdict(Enum):
     MISTAKE = "it may not be said like this"
 
 
-class Memory(NamedTuple):
-    """All that a process has handed back."""
-
-    document: bytes
-    slabs: tuple[Slab, ...]
-    sums: tuple[str, ...]
-
-
 class HandedBack(NamedTuple):
     verdict: Verdict
     why: str = ""
-    memory: Memory | None = None
+    document: bytes = b""
+    """`STANDS_AGAIN`: this, and these, are all that the process has handed back."""
+    slabs: tuple[Slab, ...] = ()
+    sums: tuple[str, ...] = ()
 
 
 @dataclass
@@ -108,7 +103,7 @@ class HandBacks:
         del self._coming[conn]
         if awaited is not None and _is_about(message, awaited) and not coming.why_not:
             sums = tuple(message.sums) if len(message.sums) == len(coming.slabs) else ()
-            return HandedBack(Verdict.STANDS_AGAIN, memory=Memory(coming.document, tuple(coming.slabs), sums))
+            return HandedBack(Verdict.STANDS_AGAIN, "", coming.document, tuple(coming.slabs), sums)
         if there[0] and (message.generation, message.hash) == there and not coming.why_not:
             return HandedBack(Verdict.HAS_IT)
         now = f"there is {there[0]} now" if there[0] else "there is none now"

@@ -336,9 +336,6 @@ class Machine:
                 self.context.send(conn, problem)
             self._end(conn)
 
-    def _on_closed(self, event: e.Closed) -> None:
-        self._left(event.conn)
-
     def _on_died(self, event: e.Died) -> None:
         for client in self.sessions.of_process(event.process):
             self._end(client.conn)
@@ -468,20 +465,14 @@ class Machine:
         if self.device.file.says is not None:
             self.device.file.write_again()
 
-    def _on_path_watched(self, event: e.PathWatched) -> None:
-        self.context.path_watched(event)
-
     def _on_hindered(self, event: e.Hindered) -> None:
         self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
-
-    def _on_tick(self, event: e.Tick) -> None:
-        """Time has passed; the conclusions follow."""
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Started: Machine._on_started,
     e.Received: Machine._on_received,
-    e.Closed: Machine._on_closed,
+    e.Closed: lambda machine, event: machine._left(event.conn),
     e.Died: Machine._on_died,
     e.Allocated: Machine._on_allocated,
     e.NotAllocated: Machine._on_not_allocated,
@@ -491,9 +482,9 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PersistFailed: Machine._on_persist_failed,
     e.FileGone: Machine._on_file_gone,
     e.DirectoryReplaced: Machine._on_directory_replaced,
-    e.PathWatched: Machine._on_path_watched,
+    e.PathWatched: lambda machine, event: machine.context.path_watched(event),
     e.Hindered: Machine._on_hindered,
-    e.Tick: Machine._on_tick,
+    e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
 
 _OF_ANY_CALLER: dict[type, Callable[[Machine, int, Any], m.Problem | None]] = {

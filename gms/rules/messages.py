@@ -417,7 +417,7 @@ class Status(Message, frozen=True):
     waiting_for: list[Sentence] = []
     """Why the waiters wait. Long lists of sentences are cut, and say so in their last one."""
     pending_drops: list[Sentence] = []
-    """Who still has memory of a layout that is gone, and was asked to drop it."""
+    """Processes that still have memory of a layout that is gone, and were asked to drop it."""
     alarms: list[Sentence] = []
     events: dict[str, int] = {}
     """How often each thing has happened since this server started: `committed`, `handed_back`, ..."""

@@ -17,20 +17,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.client_events import (
-    Changed,
-    Claim,
-    Connected,
-    Disowned,
-    Keep,
-    No,
-    Owned,
-    Release,
-    Released,
-    Say,
-    Want,
-)
 from gms.rules.region_client import RegionClient
 
 RELEASE_AGAIN_S = 0.5
@@ -66,7 +54,7 @@ class PoolClientMachine(RegionClient):
         self.token = 0
         """The owner's; 0: this process isn't the owner."""
         self._awaiting = Awaiting.NONE
-        self._said: Claim | None = None
+        self._said: m.ClaimPool | None = None
         """What was claimed last: its answer may come when it isn't wanted any more."""
         self._releasing = False
         self._release_at = 0.0
@@ -91,27 +79,18 @@ class PoolClientMachine(RegionClient):
             message = m.HandBack(
                 generation=self.kept.generation, hash=shape.digest, sizes=sizes, table=True, token=self.token
             )
-            self._out.append(Say(message, self.kept.generation, 0, len(sizes) if self._brings else 0))
+            self._out.append(c.Say(message, self.kept.generation, 0, len(sizes) if self._brings else 0))
         elif self._releasing:
             if self._now < self._release_at:
                 self.deadline = min(self.deadline, self._release_at)
                 return
             self._awaiting = Awaiting.RELEASE
             self._say(m.ReleasePool())
-        elif isinstance(self._want, Claim):
+        elif isinstance(self._want, m.ClaimPool):
             self._awaiting, self._said, want = Awaiting.CLAIM, self._want, self._want
-            claim = m.ClaimPool(
-                digest=want.shape.digest,
-                sizes=list(want.shape.sizes),
-                table_size=want.shape.table_size,
-                token=want.token,
-                proven=want.proven,
-                replace=want.replace,
-                timeout_s=max(0.0, self._want_until - self._now),
-            )
-            self._say(claim)
+            self._say(msgspec.structs.replace(want, timeout_s=max(0.0, self._want_until - self._now)))
 
-    def in_vain(self, no: No) -> None:
+    def in_vain(self, no: c.No) -> None:
         """The server may have let us in meanwhile, on this connection or on one that ended: that is taken back."""
         want, self._want = self._want, None
         self._out.append(no)
@@ -122,7 +101,7 @@ class PoolClientMachine(RegionClient):
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _on_connected(self, event: Connected) -> None:
+    def _on_connected(self, event: c.Connected) -> None:
         if self.kept is not None and self.kept.generation not in event.has:
             self.kept = None  # they were just arriving when a turn was cut short
         super()._on_connected(event)
@@ -137,9 +116,9 @@ class PoolClientMachine(RegionClient):
             self.there = None
         self._changed()
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         if asked is not None:
-            self.in_vain(No(message.why, "protocol" if message.about == "protocol" else "problem"))
+            self.in_vain(c.No(message.why, "protocol" if message.about == "protocol" else "problem"))
 
     # -- what the server says --------------------------------------------------------------------------------------
 
@@ -154,7 +133,7 @@ class PoolClientMachine(RegionClient):
             self._owned(message, self._said)
         elif isinstance(message, m.PoolReleased) and self._awaiting is Awaiting.RELEASE:
             self._awaiting, self._releasing, self.token = Awaiting.NONE, False, 0
-            self._out.append(Released())
+            self._out.append(message)
         elif isinstance(message, m.Refused):
             self._refused(message)
 
@@ -169,13 +148,13 @@ class PoolClientMachine(RegionClient):
 
     def _changed(self) -> None:
         there = self.there
-        self._out.append(Changed(there.generation, there.shape.digest) if there is not None else Changed(0, ""))
+        self._out.append(m.Changed(there.generation, there.shape.digest) if there is not None else m.Changed(0, ""))
 
     def _keep(self, there: There) -> None:
         old, self.kept = self.kept, there
         if old is not None and old.generation != there.generation:
             self._let_go(old.generation)
-        self._out.append(Keep(there.generation, 0))
+        self._out.append(c.Keep(there.generation, 0))
 
     def _gone(self, generation: int) -> None:
         """Given up. An owner's isn't, but for what it had before."""
@@ -185,14 +164,15 @@ class PoolClientMachine(RegionClient):
             self.kept = None
             self._let_go(generation)
 
-    def _owned(self, message: m.PoolOwned, said: Claim) -> None:
+    def _owned(self, message: m.PoolOwned, said: m.ClaimPool) -> None:
         """What came with it is kept, whether or not the claim is still wanted."""
-        self.there = There(message.generation, said.shape, f"{self.engine_id} (pid {self.pid})")
+        shape = m.shape_of(said)
+        self.there = There(message.generation, shape, f"{self.engine_id} (pid {self.pid})")
         if message.fds:
             self._keep(self.there)
         if self._awaiting is Awaiting.CLAIM and self._want is said:
             self._want, self._awaiting, self.token = None, Awaiting.NONE, said.token
-            self._out.append(Owned(message.generation, said.shape, message.adopted, message.why_empty))
+            self._out.append(c.Owned(message.generation, shape, message.adopted, message.why_empty))
         self._changed()
 
     def _refused(self, message: m.Refused) -> None:
@@ -202,26 +182,26 @@ class PoolClientMachine(RegionClient):
         self._awaiting = Awaiting.NONE
         if asked is Awaiting.CLAIM:
             self._want = None
-            self._out.append(No(message.why, message.reason))
+            self._out.append(c.No(message.why, message.reason))
         elif asked is Awaiting.RELEASE:
             self._release_at = self._now + RELEASE_AGAIN_S
         elif asked is Awaiting.BACK and self.token:
             self.token = 0
-            self._out.append(Disowned(message.why))
+            self._out.append(c.Disowned(message.why))
         elif asked is Awaiting.BACK and self.kept is not None:
             generation, self.kept = self.kept.generation, None
             self._let_go(generation)
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_claim(self, event: Claim) -> None:
+    def _on_claim(self, event: m.ClaimPool) -> None:
         if self._want != event:
             self._want, self._want_until = event, self._now + event.timeout_s
 
-    def _on_release(self, event: Release) -> None:
+    def _on_release(self, event: c.Release) -> None:
         self._want = None
         if self._awaiting is Awaiting.CLAIM:
             self._awaiting = Awaiting.NONE
         self._releasing = True
 
-    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {Claim: _on_claim, Release: _on_release}
+    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {m.ClaimPool: _on_claim, c.Release: _on_release}

@@ -46,26 +46,13 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
 }
 
 
-@dataclass
-class Owner:
+class Owner(RecordedOwner, frozen=True):
     """The process that may write."""
 
-    name: str
-    """In words."""
-    process: int | None
+    process: int | None = None
     """Its pidfd's number; None where this server has none."""
-    pid: int
-    """Its number in this server's own PID namespace; 0 where it has none."""
-    identity: str
-    """The kernel's name for it; empty on older kernels."""
-    since: float
-    """On the clock that never jumps: the one on the wall may be set while it lives."""
-    adopted: bool
-    """It found contents."""
     conn: int | None = None
     """Its connection, while it has one: it may be the owner without."""
-    writes_end: bool = False
-    """What it writes ends with its process: it can't have io_uring."""
 
     def is_the_same(self, identity: str, pid: int) -> bool:
         """As that process. While it lives no other has its number."""
@@ -99,6 +86,20 @@ class Pool:
     """There is no memory, because a person wanted that: its place, and its token, may go to another key."""
     adoptions: int = 0
     drops: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def awaited(self) -> RecordedRegion | None:
+        """What is to be handed back."""
+        return self.record() if self.phase is Phase.AWAITED else None
+
+    @property
+    def there(self) -> tuple[int, str]:
+        """Number and digest of the memory that is there, or else awaited; 0 and nothing if there is none."""
+        return self.generation, self.shape.digest if self.shape is not None else ""
+
+    @property
+    def standing(self) -> tuple[Slab, ...]:
+        return self.slabs
 
     def record(self) -> RecordedRegion:
         shape, owner = self.shape, self.owner

@@ -27,14 +27,20 @@ class Slab(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
+    """The process that may write a pool."""
+
     name: str
+    """In words."""
     pid: Count
     """In the PID namespace of the server that wrote this; 0: it has none there."""
     identity: str
+    """The kernel's name for it; empty on older kernels."""
     since: float
-    """On the clock that never jumps, of that boot and time namespace."""
+    """On the clock that never jumps, of that boot and time namespace: the one on the wall may be set while it lives."""
     adopted: bool
+    """It found contents."""
     writes_end: bool
+    """What it writes ends with its process: it can't have io_uring."""
 
 
 class Region(msgspec.Struct, frozen=True):

@@ -20,16 +20,17 @@ from typing import Any, ClassVar, NamedTuple
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.context import Context
-from gms.rules.hand_back import HandBacks, HandedBack, Memory, Verdict
+from gms.rules.hand_back import HandBacks, HandedBack, Verdict
 from gms.rules.holders import TOO_MANY_LAYOUTS, Holders
 from gms.rules.making import Making, Wanted
+from gms.rules.pools import Pool
 from gms.rules.record import Record
 from gms.rules.record import Region as Recorded
 from gms.rules.record import Slab as RecordedSlab
 from gms.rules.recovery import Recovery, Step
 from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
 from gms.rules.state_file import Owed, StateFile
-from gms.rules.weights import Generations, Slab
+from gms.rules.weights import Generations, Slab, Weights
 
 LOOK_S = 0.1
 """How soon the device is asked again whether any process has memory that was given up."""
@@ -115,6 +116,8 @@ class Region(ABC):
     policy: ClassVar[m.Policy]
     requests: ClassVar[dict[type, Callable[[Any, Client, Any], m.Problem | None]]]
     """What clients of it may ask for. A problem ends the connection."""
+    memory: Weights | Pool
+    """What it is at the moment."""
 
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         """`window_until`: until then processes that know of it, and of which this server doesn't, may come back."""
@@ -130,26 +133,32 @@ class Region(ABC):
         self._dropping: dict[int, Dropping] = {}
         """By the connection of who asked."""
 
-    # -- what the policies say -------------------------------------------------------------------------------------
+    # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
-    def phase(self) -> Enum: ...
+    def phase(self) -> Enum:
+        return self.memory.phase
 
     @property
-    @abstractmethod
     def awaited(self) -> Recorded | None:
         """What is to be handed back."""
+        return self.memory.awaited
 
     @property
-    @abstractmethod
     def there(self) -> tuple[int, str]:
         """Generation and hash of the memory that is there, or else awaited; 0 and nothing if there is none."""
+        return self.memory.there
 
     @property
-    @abstractmethod
     def standing(self) -> Sequence[Slab]:
         """Slabs that stay whatever else goes wrong."""
+        return self.memory.standing
+
+    def record(self) -> Recorded:
+        """What the file has to say of it now."""
+        return self.memory.record()
+
+    # -- what the policies say -------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -176,10 +185,6 @@ class Region(ABC):
         return self.is_blank
 
     @abstractmethod
-    def record(self) -> Recorded:
-        """What the file has to say of it now."""
-
-    @abstractmethod
     def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         """A new server reads of it in the file."""
 
@@ -204,7 +209,7 @@ class Region(ABC):
         """What is wrong with a document that is handed back with awaited memory."""
 
     @abstractmethod
-    def stands_again(self, client: Client, memory: Memory) -> None:
+    def stands_again(self, client: Client, back: HandedBack) -> None:
         """What was awaited is here."""
 
     @abstractmethod
@@ -326,9 +331,9 @@ class Region(ABC):
         client.says_what_it_has = False
         idle = self.doing(client) in IDLE
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
-        if back.memory is not None:
+        if back.verdict is Verdict.STANDS_AGAIN:
             self.recovery.end()
-            self.stands_again(client, back.memory)
+            self.stands_again(client, back)
             self.hand_backs.end()
         return self._judged(client, message, back)
 

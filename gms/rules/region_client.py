@@ -13,24 +13,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Literal
 
+from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.client_events import (
-    Claim,
-    Connect,
-    Connected,
-    Disconnected,
-    Effect,
-    Event,
-    Gone,
-    Heard,
-    LetGo,
-    No,
-    Say,
-    ServerIs,
-    Tick,
-    Unwelcome,
-    Want,
-)
 from sidecar.machine.reconnect import Reconnect
 
 RETRY_MOST_S = 0.01
@@ -61,25 +45,25 @@ class RegionClient:
         self.key = key
         self.deadline = 0.0
         self.link = Link.AWAY
-        self._want: Want | Claim | None = None
+        self._want: m.Open | m.ClaimPool | None = None
         self._want_until = math.inf
-        self._out: list[Effect] = []
+        self._out: list[c.Effect] = []
         self._now = 0.0
         self._reconnect = Reconnect(RETRY_MOST_S)
         self._turned_away = False
         """By the server to which this connection leads."""
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: c.Event, now: float) -> list[c.Effect]:
         self._now, self._out = now, []
-        if isinstance(event, Heard):
+        if isinstance(event, c.Heard):
             self._on_heard(event.message)
-        elif isinstance(event, Connected):
+        elif isinstance(event, c.Connected):
             self._on_connected(event)
-        elif isinstance(event, Disconnected):
+        elif isinstance(event, c.Disconnected):
             self._on_disconnected(event)
-        elif isinstance(event, Gone):
-            self._say_if_in(m.Dropped(generation=event.generation))
-        elif not isinstance(event, Tick):
+        elif isinstance(event, m.Dropped):
+            self._say_if_in(event)
+        elif not isinstance(event, c.Tick):
             self.handlers[type(event)](self, event)
         self._step()
         return self._out
@@ -95,7 +79,7 @@ class RegionClient:
         """One request at a time."""
         raise NotImplementedError
 
-    def in_vain(self, no: No) -> None:
+    def in_vain(self, no: c.No) -> None:
         """The wait is over."""
         raise NotImplementedError
 
@@ -110,7 +94,7 @@ class RegionClient:
         """What is said of the region alone."""
         raise NotImplementedError
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         """The connection ends after this. `asked`: what this process waited for."""
         raise NotImplementedError
 
@@ -122,13 +106,13 @@ class RegionClient:
             until = self._want_until + (GRACE_S if self.link is Link.IN else 0.0)
             if self._now >= until:
                 why = "the server is away" if self.link is not Link.IN else "the server does not answer"
-                self.in_vain(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
+                self.in_vain(c.No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
             else:
                 self.deadline = until
         if self.link is Link.AWAY:
             if self._now >= self._reconnect.at:
                 self.link = Link.KNOCKING
-                self._out.append(Connect())
+                self._out.append(c.Connect())
             else:
                 self.deadline = min(self.deadline, self._reconnect.at)
         elif self.link is Link.IN:
@@ -136,7 +120,7 @@ class RegionClient:
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _on_connected(self, event: Connected) -> None:
+    def _on_connected(self, event: c.Connected) -> None:
         self.link, self._turned_away = Link.KNOCKING, False
         hello = m.Hello(
             protocol=m.OLDEST,
@@ -150,7 +134,7 @@ class RegionClient:
         )
         self._say(hello)
 
-    def _on_disconnected(self, event: Disconnected) -> None:
+    def _on_disconnected(self, event: c.Disconnected) -> None:
         self._reconnect.ended(self._now)
         if event.why and not self._turned_away:
             self._turn_away(event.why, "protocol")
@@ -162,13 +146,13 @@ class RegionClient:
     def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
         """This server won't have us, or speaks what can't be understood."""
         self._turned_away = True
-        self._out.append(Unwelcome(why, about))
+        self._out.append(m.Problem(why=why, about=about))
 
     def _on_heard(self, message: m.ServerMessage) -> None:
         if isinstance(message, m.Welcome):
             self.link = Link.IN
             self._reconnect.welcomed(self._now)
-            self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
+            self._out.append(message)
             self.came_in(message)
         elif isinstance(message, m.Problem):
             self._turn_away(message.why, message.about)
@@ -178,11 +162,11 @@ class RegionClient:
 
     def _let_go(self, generation: int) -> None:
         """The server hears of it once the shell has done it."""
-        self._out.append(LetGo(generation))
+        self._out.append(c.LetGo(generation))
 
     def _say_if_in(self, message: m.ClientMessage) -> None:
         if self.link is Link.IN:
             self._say(message)
 
     def _say(self, message: m.ClientMessage) -> None:
-        self._out.append(Say(message))
+        self._out.append(c.Say(message))

@@ -103,8 +103,8 @@ class Sessions:
         return len(self.clients) >= MOST_CLIENTS and self._idlest() is None
 
     def too_many(self) -> list[int]:
-        """Who has to go because more have come than there may be. An observer can always come again, and a client that
-        does nothing and has nothing comes again by itself.
+        """Those that have to go because more have come than there may be. An observer can always come again, and a
+        client that does nothing and has nothing comes again by itself.
         """
         going = []
         if len(self.observers) > MOST_OBSERVERS:

@@ -11,7 +11,7 @@ from gms import layout as lay
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.admission import Admission
-from gms.rules.hand_back import Memory
+from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.record import Region as Recorded
 from gms.rules.region import Device, GivenUp, Region
@@ -39,26 +39,10 @@ class SharedRegion(Region):
 
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         super().__init__(device, key, window_until)
-        self.weights = Weights(key, device.generations)
+        self.memory = self.weights = Weights(key, device.generations)
         self.admission = Admission(self.weights, device.sessions, self.recovery)
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        return self.weights.phase
-
-    @property
-    def awaited(self) -> Recorded | None:
-        return self.weights.awaited
-
-    @property
-    def there(self) -> tuple[int, str]:
-        return self.weights.there
-
-    @property
-    def standing(self) -> Sequence[Slab]:
-        return self.weights.standing
 
     @property
     def slabs(self) -> Sequence[Slab]:
@@ -68,9 +52,6 @@ class SharedRegion(Region):
     @property
     def is_blank(self) -> bool:
         return super().is_blank and self.weights.draft is None
-
-    def record(self) -> Recorded:
-        return self.weights.record()
 
     def works(self, client: Client) -> Doing | None:
         if client.conn == self.weights.writer:
@@ -108,9 +89,9 @@ class SharedRegion(Region):
             return str(error)
         return ""
 
-    def stands_again(self, client: Client, memory: Memory) -> None:
-        tensors = lay.count_tensors(memory.document)
-        layout = self.weights.hand_back(memory.document, tensors, memory.slabs, memory.sums)
+    def stands_again(self, client: Client, back: HandedBack) -> None:
+        tensors = lay.count_tensors(back.document)
+        layout = self.weights.hand_back(back.document, tensors, back.slabs, back.sums)
         self.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
         # A process that came meanwhile, and has nothing to bring back, was told that there is none.
         self._tell(layout.generation, layout.hash, but=client)

@@ -17,9 +17,9 @@ from gms.layout import structure_hash
 from gms.memory import Memory
 from gms.memory.opening import memory_of, open_memory
 from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.client_machine import ClientMachine
 from gms.rules.errors import Lost, NotInTime, StaleLayout, error_of
-from gms.rules.messages import WEIGHTS, Opened
 from gms.shell.background import Background
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.region_shell import RegionShell
@@ -42,11 +42,11 @@ class Granted(NamedTuple):
     mode: str
     slabs: LayoutSlabs
     use: Use
-    kept: Opened | None
+    kept: m.Opened | None
     """A reader's."""
 
 
-_Answer = Granted | c.Made | c.Done | c.No | c.Lost
+_Answer = Granted | m.Created | m.Committed | c.No | c.Lost
 
 
 class ClientShell(RegionShell):
@@ -56,7 +56,7 @@ class ClientShell(RegionShell):
         device: str,
         engine_id: str,
         *,
-        region: str = WEIGHTS,
+        region: str = m.WEIGHTS,
         memory: Memory | None = None,
         on_change: Callable[[int, str], object] = lambda generation, hash: None,
         on_lost: Callable[[str], object] = lambda why: None,
@@ -90,7 +90,7 @@ class ClientShell(RegionShell):
         self._use: Use | None = None
         self._turns: list[Ask] = []
         """Requests that aren't answered. The first one's turn it is."""
-        self._unclaimed: c.Made | c.Done | None = None
+        self._unclaimed: m.Created | m.Committed | None = None
         """The answer to a request whose asker was interrupted."""
         self.loop.start()
 
@@ -126,21 +126,21 @@ class ClientShell(RegionShell):
 
     # -- for clients, readers and writers --------------------------------------------------------------------------
 
-    def want(self, want: c.Want) -> Granted:
+    def want(self, want: m.Open) -> Granted:
         if self.store.memory is None:
             memory_of(self.device)
         granted = self._answer_to(want)  # it ends in time by itself (`client_machine.py`)
         assert isinstance(granted, Granted)
         return granted
 
-    def make(self, size: int) -> c.Made:
-        made = self._answer_to(c.Make(size))
-        assert isinstance(made, c.Made)
+    def make(self, size: int) -> m.Created:
+        made = self._answer_to(m.Create(size))
+        assert isinstance(made, m.Created)
         return made
 
-    def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> c.Done:
+    def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> m.Committed:
         done = self._answer_to(c.Publish(document, sizes), timeout_s)
-        assert isinstance(done, c.Done)
+        assert isinstance(done, m.Committed)
         return done
 
     def slept(self, slabs: LayoutSlabs) -> None:
@@ -157,12 +157,12 @@ class ClientShell(RegionShell):
             self._use = None
             self.tell(c.Release())
 
-    def _answer_to(self, event: c.Want | c.Make | c.Publish, timeout_s: float | None = None) -> _Answer:
+    def _answer_to(self, event: m.Open | m.Create | c.Publish, timeout_s: float | None = None) -> _Answer:
         answer: _Answer = self.ask(Ask(event), timeout_s)
         if isinstance(answer, c.Lost):
             raise Lost(answer.why)
         if isinstance(answer, c.No):
-            if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
+            if not isinstance(event, m.Open) and self._use is not None and self._use.lost:
                 raise Lost(self._use.lost)  # just before it was asked
             where = self.where() if answer.reason == "time_out" and not self.connection.up else ""
             kind = StaleLayout if answer.reason == "stale" else error_of(answer.reason)
@@ -170,7 +170,7 @@ class ClientShell(RegionShell):
         return answer
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
-        self.tell(c.Sums(generation, sums))
+        self.tell(m.Checksums(generation, list(sums)))
 
     # -- requests: in the client's thread --------------------------------------------------------------------------
 
@@ -187,14 +187,14 @@ class ClientShell(RegionShell):
         else:
             self.feed(ask.about)
 
-    def _earlier_answer(self, event: c.Event, unclaimed: c.Made | c.Done) -> _Answer | None:
+    def _earlier_answer(self, event: c.Event, unclaimed: m.Created | m.Committed) -> _Answer | None:
         """What was asked for is there already, because of a request that was interrupted."""
-        if isinstance(event, c.Make) and isinstance(unclaimed, c.Made):
+        if isinstance(event, m.Create) and isinstance(unclaimed, m.Created):
             if 0 <= unclaimed.size - event.size < self.granularity:
                 return unclaimed
             why = f"a slab of {unclaimed.size} bytes was made by a call that was interrupted"
             return c.Lost(f"{why}, and it is not what is wanted now; begin anew with write()")
-        if isinstance(event, c.Publish) and isinstance(unclaimed, c.Done):
+        if isinstance(event, c.Publish) and isinstance(unclaimed, m.Committed):
             return unclaimed if unclaimed.hash == structure_hash(event.document) else None
         return None
 
@@ -204,7 +204,7 @@ class ClientShell(RegionShell):
             ask = self._turns.pop(0)
             self.answer(ask, answer)
             self._next()
-        elif isinstance(answer, c.Made | c.Done):
+        elif isinstance(answer, m.Created | m.Committed):
             self._unclaimed = answer
 
     def _next(self) -> None:
@@ -224,9 +224,9 @@ class ClientShell(RegionShell):
         if isinstance(ask.answer, Granted):
             self._use = None
             self.store.put_back(ask.answer.slabs)
-        elif isinstance(ask.answer, c.Made | c.Done):
+        elif isinstance(ask.answer, m.Created | m.Committed):
             self._unclaimed = ask.answer
-        if isinstance(ask.about, c.Want) and (had_turn or isinstance(ask.answer, Granted)):
+        if isinstance(ask.about, m.Open) and (had_turn or isinstance(ask.answer, Granted)):
             self.feed(c.Sleep() if ask.about.expect else c.Release())
         if had_turn:
             self._next()
@@ -245,7 +245,7 @@ class ClientShell(RegionShell):
             self._use = Use(generation)
             self._answered(Granted(effect.opened.mode, self.store.use(generation), self._use, self._machine.kept))
 
-    def _do_done(self, effect: c.Done) -> None:
+    def _do_done(self, effect: m.Committed) -> None:
         self.generation, self.hash = effect.generation, effect.hash
         self._answered(effect)
 
@@ -262,7 +262,7 @@ class ClientShell(RegionShell):
             self._use.lost = why
             self.call("on_lost", partial(self._on_lost, why))
 
-    def _do_changed(self, effect: c.Changed) -> None:
+    def _do_changed(self, effect: m.Changed) -> None:
         if (effect.generation, effect.hash) != (self.generation, self.hash):
             self.generation, self.hash = effect.generation, effect.hash
             self.call("on_change", partial(self._on_change, effect.generation, effect.hash))
@@ -281,10 +281,10 @@ class ClientShell(RegionShell):
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         **RegionShell.common,
         c.Got: _do_got,
-        c.Made: _answered,
-        c.Done: _do_done,
+        m.Created: _answered,
+        m.Committed: _do_done,
         c.No: _answered,
         c.Lost: _do_lost,
         c.Stale: _do_stale,
-        c.Changed: _do_changed,
+        m.Changed: _do_changed,
     }

@@ -1,8 +1,8 @@
 """Who has which device: a name in the network namespace for each, taken by the supervisor of its GMS.
 
 Two pairs that share a device without knowing of each other would each miss the memory that the other one takes. So a
-second GMS for the same device is refused, and told who has it, whatever their run directories are. Who means to share
-a device says so everywhere (`--share-devices`).
+second GMS for the same device is refused, and told who has it, whatever their run directories are. Pairs that are to
+share a device say so everywhere (`--share-devices`).
 
 A process that connects to the name is told the run directory. What this file may not do: open a device. The names
 themselves: `sidecar/kernel/exclusive_names.py`.

@@ -10,41 +10,61 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from gms import layout as lay
-from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.errors import Asleep
 from gms.shell.client_shell import ClientShell, Use
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.mapping import Addresses, buffer
 
 
-class Reader:
-    def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
+class Mapped:
+    """What a reader and a writer have in common: slabs at addresses."""
+
+    def __init__(self, shell: ClientShell, use: Use, addresses: Addresses) -> None:
         self.maker = addresses.memory
         """The device's memory, as this process sees it."""
         self.device = self.maker.device
+        self._shell = shell
+        self._use = use
+        self._addresses = addresses
+
+    @property
+    def generation(self) -> int:
+        """The layout's number, or the one that it will have."""
+        return self._use.generation
+
+    @property
+    def lost(self) -> str:
+        """Why this layout, or a writer's work, is gone, once it is. It can still be read until it is given up."""
+        return self._use.lost
+
+    @property
+    def sizes(self) -> list[int]:
+        """The slabs' (so far). They are multiples of the granularity."""
+        return [size for _, size in self._addresses.slabs]
+
+    def address(self, slab: int) -> int:
+        """The same until it is given up; a reader's, asleep or awake."""
+        return self._addresses.slabs[slab][0]
+
+    def __enter__(self) -> Self:
+        return self
+
+
+class Reader(Mapped):
+    def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
+        super().__init__(shell, use, addresses)
         self.hash = hash
         self.document = document
         self.sums: list[str] = []
         """The sums of the slabs' contents, as far as they were known when it was mapped."""
-        self._shell = shell
-        self._use = use
         self._slabs: LayoutSlabs | None = None
         """None: asleep."""
-        self._addresses = addresses
         self._layout: lay.Layout | None = None
         self._views: dict[str, tuple[Any, ...]] = {}
         self._array: Any = None
         self._closed = False
         use.end = self.close
-
-    @property
-    def generation(self) -> int:
-        return self._use.generation
-
-    @property
-    def lost(self) -> str:
-        """Why this layout is gone, once it is. It can still be read until it is given up."""
-        return self._use.lost
 
     @property
     def awake(self) -> bool:
@@ -61,14 +81,6 @@ class Reader:
         if self._layout is None:
             self._layout = lay.decode(self.document)
         return self._layout
-
-    @property
-    def sizes(self) -> list[int]:
-        return [size for _, size in self._addresses.slabs]
-
-    def address(self, slab: int) -> int:
-        """The same for as long as this reader is not closed, asleep or awake."""
-        return self._addresses.slabs[slab][0]
 
     def memory(self, slab: int) -> memoryview:
         """A slab's bytes, on host memory."""
@@ -98,7 +110,7 @@ class Reader:
         if self._closed:
             raise Asleep("this reader is closed; read() gives a new one")
         if self._slabs is None:
-            granted = self._shell.want(c.Want("ro", timeout_s, expect=self.hash))
+            granted = self._shell.want(m.Open("ro", timeout_s, expect=self.hash))
             self._use = granted.use
             self._use.end = self.close
             self.take(granted.slabs, granted.kept.sums if granted.kept is not None else ())
@@ -111,9 +123,6 @@ class Reader:
             slabs, self._slabs = self._slabs, None
             self._addresses.free()
             self._shell.release(self._use, slabs)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -22,8 +22,6 @@ from sidecar.wire.frames import Channel
 
 
 class RegionShell(client_shell.ClientShell):
-    tick = c.Tick()
-
     def __init__(self, name: str, run_dir: Path, device: str, machine: RegionClient) -> None:
         super().__init__(name, machine, GmsError)
         self.run_dir = run_dir
@@ -34,7 +32,7 @@ class RegionShell(client_shell.ClientShell):
         """Sizes are multiples of it; known once it has spoken to a server."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
-        self.store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
+        self.store = SlabStore(lambda generation: self.tell(m.Dropped(generation)))
         self._away = ""
         """Why it can't connect."""
 
@@ -49,9 +47,6 @@ class RegionShell(client_shell.ClientShell):
         self.problem = why
 
     # -- effects ---------------------------------------------------------------------------------------------------
-
-    def heard(self, message: m.ServerMessage) -> c.Event:
-        return c.Heard(message)
 
     def disconnected(self, why: str) -> c.Event:
         return c.Disconnected(why)
@@ -85,13 +80,13 @@ class RegionShell(client_shell.ClientShell):
         self.store.keep(effect.generation, effect.first, self.connection.take_descriptors())
 
     def _do_let_go(self, effect: c.LetGo) -> c.Event | None:
-        return c.Gone(effect.generation) if self.store.let_go(effect.generation) else None
+        return m.Dropped(effect.generation) if self.store.let_go(effect.generation) else None
 
-    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
+    def _do_unwelcome(self, effect: m.Problem) -> None:
         self.on_problem_said(effect.why, effect.about)
 
-    def _do_server_is(self, effect: c.ServerIs) -> None:
-        self.incarnation, self.granularity = effect.incarnation, effect.granularity
+    def _do_server_is(self, effect: m.Welcome) -> None:
+        self.incarnation, self.granularity = effect.server_incarnation, effect.granularity
         self.on_problem_said("", "")
 
     common: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
@@ -99,6 +94,6 @@ class RegionShell(client_shell.ClientShell):
         c.Say: _do_say,
         c.Keep: _do_keep,
         c.LetGo: _do_let_go,
-        c.Unwelcome: _do_unwelcome,
-        c.ServerIs: _do_server_is,
+        m.Problem: _do_unwelcome,
+        m.Welcome: _do_server_is,
     }

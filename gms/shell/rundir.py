@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 
 from sidecar.kernel.durable import DirectoryLock, DurableFile
+from sidecar.terminal.names import BadValue
 from sidecar.wire import sockets
 
 GMS = "gms"
@@ -23,14 +24,10 @@ SUPERVISOR_LOCK = "gms.lock"
 _DEVICE = re.compile(r"host:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}|(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 
 
-class NoSuchName(ValueError):
-    """That can't be the name of a device."""
-
-
 def device_name(text: str) -> str:
-    """Names come from outside and become parts of file names. Raises NoSuchName."""
+    """Names come from outside and become parts of file names. Raises BadValue."""
     if not _DEVICE.fullmatch(text):
-        raise NoSuchName(
+        raise BadValue(
             f"{text!r} is not a device; allowed: host:NAME (letters, digits, dots, dashes) or a GPU's UUID (GPU-...)"
         )
     return text
@@ -47,14 +44,6 @@ def socket_path(run_dir: Path, device: str) -> Path:
 def lock(run_dir: Path, name: str, patience_s: float = 0.0) -> DirectoryLock:
     """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
     return DirectoryLock(directory(run_dir), name).acquire(patience_s)
-
-
-def record_name(device: str) -> str:
-    return f"{device}.json"
-
-
-def lock_name(device: str) -> str:
-    return f"{device}.lock"
 
 
 def connect(run_dir: Path, device: str) -> socket.socket:

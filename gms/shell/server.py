@@ -69,8 +69,8 @@ class Server(Shell):
         try:
             make_private_directory(self._directory)
             self.server_socket = ServerSocket(self._directory, socket_path.name)
-            self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
-            self.file = DurableFile(self._directory, rundir.record_name(self.device))
+            self._lock = rundir.lock(Path(options.run_dir), f"{self.device}.lock")
+            self.file = DurableFile(self._directory, f"{self.device}.json")
             self.file.reserve()
         except OSError as error:
             raise unusable(self._directory, error) from None

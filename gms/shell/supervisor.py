@@ -25,7 +25,6 @@ from gms.rules.silence import ASK_S, Do, Silence
 from gms.shell import rundir
 from gms.shell.device_names import PREDECESSOR_S, DeviceNames
 from gms.shell.settings import Settings
-from sidecar.kernel import signals
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.process_state import state_of
@@ -54,7 +53,7 @@ def gpus() -> list[str]:
 
 
 def make_host_device(device: str, capacity: int | None, directory: Path) -> str:
-    """It is there when this returns, and outlives every server. Returns what is the same for everybody who means this
+    """It is there when this returns, and outlives every server. Returns what is the same for all that mean this
     device. Raises CannotStart.
     """
     name = device.removeprefix("host:")
@@ -88,7 +87,7 @@ class Supervisor:
             self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
             DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
             for device in devices:
-                rundir.lock(self.run_dir, rundir.lock_name(device), PREDECESSOR_S).close()
+                rundir.lock(self.run_dir, f"{device}.lock", PREDECESSOR_S).close()
         except OSError as error:
             raise unusable(here, error) from None
 
@@ -101,7 +100,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until a child dies or a signal comes; returns the exit code."""
-        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD), self._on_signal)
+        self.loop.deliver((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD), self._on_signal)
         for device in self.devices:
             self._start(device)
         self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())

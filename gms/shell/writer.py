@@ -4,44 +4,23 @@ nothing.
 What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
 """
 
-from typing import Self
-
 from gms import layout as lay
 from gms.memory import Memory
 from gms.rules.errors import Lost, Refused
 from gms.shell.client_shell import ClientShell, Use
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.mapping import Addresses, buffer
-from gms.shell.reader import Reader
+from gms.shell.reader import Mapped, Reader
 
 
-class Writer:
+class Writer(Mapped):
     def __init__(self, shell: ClientShell, use: Use, memory: Memory, slabs: LayoutSlabs) -> None:
-        self.maker = memory
-        self.device = memory.device
+        super().__init__(shell, use, Addresses(memory))
         self.granularity = memory.granularity
-        self._shell = shell
-        self._use = use
         self._slabs = slabs
-        self._addresses = Addresses(memory)
         self._keeps_mapped = False
         self._open = True
         use.end = self.abort
-
-    @property
-    def generation(self) -> int:
-        """The number that the layout will have."""
-        return self._use.generation
-
-    @property
-    def lost(self) -> str:
-        """Why its work is gone, once it is."""
-        return self._use.lost
-
-    @property
-    def sizes(self) -> list[int]:
-        """The slabs' so far. They are multiples of the granularity."""
-        return [size for _, size in self._addresses.slabs]
 
     def create(self, size: int) -> int:
         """One more slab, mapped writable; it reads as zeros. Its number. Waits, for a bounded time, while the device is
@@ -53,9 +32,6 @@ class Writer:
         self._slabs.import_all(self._addresses.memory, self.sizes)
         self._addresses.map(self._slabs, writable=True)
         return made.slab
-
-    def address(self, slab: int) -> int:
-        return self._addresses.slabs[slab][0]
 
     def memory(self, slab: int) -> memoryview:
         """A slab's bytes, on host memory."""
@@ -93,9 +69,6 @@ class Writer:
             if not self._keeps_mapped:
                 self._addresses.free()
             self._shell.release(self._use, None if self._keeps_mapped else self._slabs)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.abort()

@@ -14,7 +14,9 @@ import argparse
 import contextlib
 import json
 import signal
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +32,7 @@ from lockserver.shell.rundir import SOCKET
 from sidecar.terminal.commands import Commands, run
 from sidecar.terminal.formatting import key_values
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import end_with_the_reader, ping_times, say, terminal_paint
+from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -147,31 +149,51 @@ def ping(options: argparse.Namespace) -> int:
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
         if not options.json:
             say(f"PING {options.run_dir / SOCKET}")
-        return 0 if ping_times(observer, m.Ping(), m.Pong, options) else NO_SERVER
+        return 0 if _ping_times(observer, options) else NO_SERVER
+
+
+def _ping_times(observer: Observer, options: argparse.Namespace) -> int:
+    """`options.count` round trips, `options.interval` apart, or until Ctrl-C; returns how many came back."""
+    times: list[float] = []
+    sent = 0
+    began = time.monotonic()
+    try:
+        while sent < options.count:
+            if sent:
+                observer.listen(options.interval)
+            sent += 1
+            at = time.perf_counter()
+            pong = observer.ask(m.Ping(), m.Pong)
+            times.append((time.perf_counter() - at) * 1000)
+            incarnation = pong.server_incarnation
+            if options.json:
+                time_ms = round(times[-1], 3)
+                say(json.dumps({"seq": sent, "time_ms": time_ms, "server_incarnation": incarnation}))
+            else:
+                say(f"answer from {incarnation}: seq={sent} time={times[-1]:.3f} ms")
+    except KeyboardInterrupt:
+        sent = len(times)
+    finally:
+        if sent and options.count > 1 and not options.json:
+            _ping_summary(sent, times, time.monotonic() - began)
+    return len(times)
+
+
+def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
+    lost = 100 * (sent - len(times)) // sent
+    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
+    if times:
+        spread = statistics.pstdev(times)
+        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")
 
 
 # -- doctor, hold --------------------------------------------------------------------------------------------------
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from lockserver.cli.doctor import Level, examine
+    from lockserver.doctor import examine, report
 
-    findings = examine(options.run_dir, options.answer_timeout_s)
-    sick = any(finding.level is Level.FAIL for finding in findings)
-    if options.json:
-        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
-        say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
-        return int(sick)
-    paint = terminal_paint()
-    tones = {Level.OK: status_text.Tone.GOOD, Level.WARN: status_text.Tone.CARE, Level.FAIL: status_text.Tone.BAD}
-    width = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
-        if finding.do:
-            say(f"{'':<{width + 8}}-> {finding.do}")
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
-    return int(sick)
+    return report(examine(options.run_dir, options.answer_timeout_s), options.run_dir, options.json)
 
 
 def hold(options: argparse.Namespace) -> int:

@@ -70,7 +70,7 @@ def _fencing(status: m.Status, paint: Paint) -> list[str]:
 def _holder(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     holder = status.holder
     if holder is None:
-        return [_row("serves", "nobody")]
+        return [_row("serves", "none")]
     serves = status.state == "HELD"
     at = f" ({holder.granted_at})" if holder.granted_at else ""
     where = holder.endpoint or ("(has not said yet where it serves)" if serves else "")
@@ -92,7 +92,7 @@ def _granted(holder: m.HolderState, now: datetime) -> str:
 
 def _waiters(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     if not status.waiters:
-        return [_row("waits", paint("nobody", Tone.CARE) if status.state == "HELD" else "nobody")]
+        return [_row("waits", paint("none", Tone.CARE) if status.state == "HELD" else "none")]
     cells = [
         (
             f"{place}.",
@@ -120,7 +120,7 @@ def _rest(status: m.Status) -> list[str]:
         if permit.holder is not None or permit.waiters:
             waiting = f"; waits: {', '.join(permit.waiters)}" if permit.waiters else ""
             why = f" ({'; '.join(permit.waiting_for)})" if permit.waiting_for else ""
-            lines.append(_row(f"{name}", f"{permit.holder or 'nobody'} has the permit{waiting}{why}"))
+            lines.append(_row(f"{name}", f"{permit.holder or 'no engine'} has the permit{waiting}{why}"))
     return [
         *lines,
         _row(
@@ -161,7 +161,7 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
         gone = "" if status.state == "HELD" else " is to be proven gone"
         parts.append(f"{status.holder.engine_id} (token {status.holder.token}){gone}{where};")
     waiting = [f"{waiter.engine_id}{'' if waiter.ready else ' (not ready)'}" for waiter in status.waiters]
-    parts.append(f"waiting: {', '.join(waiting) or 'nobody'}")
+    parts.append(f"waiting: {', '.join(waiting) or 'none'}")
     if status.switchover is not None:
         parts.append(f"; switchover {status.switchover}")
     reasons = [r for r in status.fencing.waiting_for if r not in status.alarms] if status.fencing is not None else []

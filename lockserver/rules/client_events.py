@@ -9,6 +9,8 @@ import enum
 import msgspec
 
 from lockserver.rules import messages as m
+from sidecar.machine.context import Heard as Heard
+from sidecar.machine.context import Tick as Tick
 
 
 class There(enum.Enum):
@@ -47,10 +49,6 @@ class Hopeless(msgspec.Struct, frozen=True):
     """There is nothing to come back to."""
 
     why: str
-
-
-class Heard(msgspec.Struct, frozen=True):
-    message: m.ServerMessage
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -95,10 +93,6 @@ class ChildEnded(msgspec.Struct, frozen=True):
     """A child that counts. No server needs to hear of it again."""
 
     child: int
-
-
-class Tick(msgspec.Struct, frozen=True):
-    pass
 
 
 # -- effects -------------------------------------------------------------------------------------------------------

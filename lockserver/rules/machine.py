@@ -20,7 +20,7 @@ The rules, and where they stand:
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
  6. A rule about processes: E6.
  7. After a restart the file rules (`recovery.py`): its holder comes back unnoticed; or is proven gone by what
-    is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the policy decides,
+    is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the flags decide,
     which by default is to go on waiting. No file, or one that can't be read: an unknown holder may be there (E9).
  8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
  9. No waiter is granted while another process has the name of this path, or of a device, or lost it a moment ago and
@@ -40,7 +40,6 @@ from typing import Any
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import MAIN, Incarnation, Stage
 from evidence.rules.pidfd_copies import Give
-from evidence.rules.proof import Policy
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.admission import Admission, Admitted, TurnedAway
@@ -79,7 +78,7 @@ class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
         self.context = Context(config.history_size)
-        self.evidence = Evidence(config, self.context, Policy(config.presume_dead, config.grant_unproven))
+        self.evidence = Evidence(config, self.context)
         self.incarnations = self.evidence.incarnations
         self.callers = Callers(self.context, self.evidence.copies.left)
         self.succession = Succession(config, self.context, self.callers, self.evidence)

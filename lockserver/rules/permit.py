@@ -6,7 +6,7 @@ without asking the engine again whether it is well, and its holder gives it back
     from       to         by
     HELD       FREE       `give_back`
 
-Who waits for it is kept here, and so is the rule when it may be granted, which depends on what the lock is doing
+Its waiters are kept here, and so is the rule when it may be granted, which depends on what the lock is doing
 (`why_not`).
 """
 

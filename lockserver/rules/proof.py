@@ -1,14 +1,23 @@
-"""Is the lock free, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
-`evidence/rules/proof.py`.
+"""What the lock makes of the evidence (rule 7 of `machine.py`): is a holder gone, where the server's flags count, too;
+and is the lock free, where no file says so? What proves an end: `evidence/rules/proof.py`.
 
 Pure: what is known goes in, a verdict comes out that can be printed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evidence.rules.events import StrangersProbed
-from evidence.rules.proof import Policy, Verdict
+from evidence.rules.incarnation import Incarnation
+from evidence.rules.proof import Verdict
 from lockserver.rules.lock import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What counts beside the proof. Off by default."""
+
+    presume_dead: bool = False
+    grant_unproven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +35,26 @@ class Unnamed:
     over: bool
 
 
-def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
+def with_flags(who: Incarnation, verdict: Verdict, flags: Flags, *, may_be_presumed: bool) -> Verdict:
+    """`verdict`: that of the evidence. `may_be_presumed`: a new server found it, and its time to come back is over."""
+    if may_be_presumed and flags.presume_dead and not who.gone:
+        why = f"{who.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)"
+        return Verdict(True, why, by_flag=True)
+    if not verdict.unprovable:
+        return verdict
+    if flags.grant_unproven:
+        why = (
+            f"{who.engine_id} is taken for gone because its life lock is free; "
+            "nothing proves the end of every process (--grant-unproven)"
+        )
+        return Verdict(True, why, by_flag=True)
+    way_out = "once you know that it is gone, start the server with --grant-unproven"
+    return replace(verdict, alarm=f"{verdict.alarm}; {way_out}")
+
+
+def nobody_holds(found: Found, known: Unnamed, flags: Flags) -> Verdict:
     """There was no holder file that could be read."""
-    if known.over and policy.presume_dead:
+    if known.over and flags.presume_dead:
         return Verdict(True, "the window is over (--unsafe-presume-dead)", by_flag=True)
     strangers = known.strangers
     if strangers is None:
@@ -50,7 +76,7 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
         return Verdict(True, "no process has a life lock here, and the memory is free")
     if not known.over:
         return Verdict(False, missing=(f"{found.value}: an unknown holder may come back",))
-    if found is Found.UNREADABLE and not policy.grant_unproven:
+    if found is Found.UNREADABLE and not flags.grant_unproven:
         return Verdict(
             False,
             missing=(f"{found.value}: an unknown holder may come back",),

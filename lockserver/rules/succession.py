@@ -21,7 +21,7 @@ from lockserver.rules.messages import ACTIVE, Refused
 from lockserver.rules.overdue import Overdue
 from lockserver.rules.permit import Permit
 from lockserver.rules.plan import Awaited, Plan
-from lockserver.rules.proof import nobody_holds
+from lockserver.rules.proof import Flags, nobody_holds, with_flags
 from lockserver.rules.queue import Queue, Waiter
 from lockserver.rules.recovery import Recovery, back_by
 from lockserver.rules.switchover import Switchover
@@ -38,6 +38,7 @@ class Succession:
         self.context = context
         self.callers = callers
         self.evidence = evidence
+        self._flags = Flags(config.presume_dead, config.grant_unproven)
         self.incarnations = evidence.incarnations
         self.memory = FreeMemory(config, context)
         self.queue = Queue(config, context, self.memory)
@@ -80,18 +81,20 @@ class Succession:
         comes_no_more = now >= self._back_by(doubt) and self.exclusion.has(now)  # nor has another server the names
         memory_is_free = comes_no_more and self.queue.memory_proves(now)
         known = self.recovery.what_is_known(doubt, now, memory_is_free=memory_is_free)
-        return nobody_holds(doubt.found, known, self.evidence.policy)
+        return nobody_holds(doubt.found, known, self._flags)
 
     def is_gone(self, lock: Lock, holder: Incarnation, now: float) -> Verdict:
         doubt, active = lock.doubt, lock is self.active
-        return self.evidence.is_gone(
+        over = doubt is not None and now >= doubt.until
+        verdict = self.evidence.is_gone(
             holder,
             found=doubt is not None,
-            over=doubt is not None and now >= doubt.until,
+            over=over,
             memory_is_free=self._memory_helps(lock, holder, now) and self.queue.memory_proves(now),
             life_lock_is_enough=not active,
             unknown_may_be_dying=active and now < self._settled_at(holder),
         )
+        return with_flags(holder, verdict, self._flags, may_be_presumed=over)
 
     def _memory_helps(self, lock: Lock, holder: Incarnation, now: float) -> bool:
         helps = now < self._settled_at(holder) if holder.gone else lock.doubt is not None
@@ -214,7 +217,7 @@ class Succession:
 
     def _plan_names(self, plan: Plan, waiter: Waiter) -> bool:
         """Whether this server has the names that it needs for this grant."""
-        return self.evidence.policy.presume_dead or self.exclusion.plan(plan, self._devices(waiter))
+        return self._flags.presume_dead or self.exclusion.plan(plan, self._devices(waiter))
 
     def _plan_permit(self, plan: Plan, may_grant: bool) -> None:
         permit, lock, doubt = self.permit, self.permit.lock, self.active.doubt

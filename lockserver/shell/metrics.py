@@ -6,9 +6,12 @@ the loop waiting, or know more than the public status. The client library is an 
 for.
 """
 
+import math
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 from lockserver.rules.messages import Status
 from sidecar.http import metrics
@@ -20,7 +23,7 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
 class Metrics:
     """Raises MetricsUnavailable where there is no client library."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = metrics.new_registry()
         from prometheus_client import Counter, Gauge, Histogram
 
@@ -56,7 +59,14 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self.registry,
         )
+        gauge(
+            "unserved_seconds", "For how long no engine has served, as far as this server knows; 0 while one does"
+        ).set_function(lambda: 0 if self._unserved_since is None else self._clock() - self._unserved_since)
+        room = "at the run directory, where each grant is written"
+        gauge("run_dir_free_bytes", f"Bytes that are free {room}").set_function(lambda: _room(run_dir)[0])
+        gauge("run_dir_free_inodes", f"Files that could be made {room}").set_function(lambda: _room(run_dir)[1])
         self._clock = clock
+        self._unserved_since: float | None = clock()
         self._last: Status | None = None
         self._lost_at: float | None = None
 
@@ -67,6 +77,10 @@ class Metrics:
         for state, gauge in self._states.items():
             gauge.set(state == status.state)
         holder = status.holder
+        if status.state == "RECOVERING" or (status.state == "HELD" and holder is not None and holder.endpoint):
+            self._unserved_since = None
+        elif self._unserved_since is None:
+            self._unserved_since = self._clock()
         self._token.set(status.token)
         self._waiters.set(status.waiters_total)
         self._ready.set(sum(waiter.ready for waiter in status.waiters))
@@ -88,6 +102,15 @@ class Metrics:
             if self._lost_at is not None:
                 self._durations.observe(self._clock() - self._lost_at)
             self._lost_at = None
+
+
+def _room(path: Path) -> tuple[float, float]:
+    """Bytes and inodes; no number where it can't be asked, and any number of inodes where they aren't counted."""
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return math.nan, math.nan
+    return space.f_frsize * space.f_bavail, space.f_favail if space.f_files else math.inf
 
 
 def _seconds(stamp: str) -> float:

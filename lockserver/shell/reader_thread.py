@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from lockserver.rules.events import MemoryRead
 from lockserver.shell.memory import Reader
-from sidecar.machine.aside import Aside
-from sidecar.machine.loop import Loop
+from sidecar.machine.loop import Aside, Loop
 
 
 class ReaderThread:

@@ -60,8 +60,6 @@ def end_process(why: str) -> NoReturn:
 
 
 class Session(ClientShell):
-    tick = c.Tick()
-
     def __init__(self, run_dir: Path | str, me: Me, on_lost: Callable[[str], object]) -> None:
         self._machine = ClientMachine(me)
         super().__init__("lock-client", self._machine, LockError)
@@ -169,9 +167,6 @@ class Session(ClientShell):
             self.answer(ask, answer)
 
     # -- effects ---------------------------------------------------------------------------------------------------
-
-    def heard(self, message: m.ServerMessage) -> c.Event:
-        return c.Heard(message)
 
     def disconnected(self, why: str) -> c.Event:
         leads = self._directory.leads() if self._directory is not None else Leads.HERE

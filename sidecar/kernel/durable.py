@@ -35,6 +35,15 @@ class AlreadyLocked(Exception):
         self.pid = pid
 
 
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """A descriptor, until this is over."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class DurableFile:
     """One file in a directory that this process has for itself."""
 
@@ -65,15 +74,12 @@ class DurableFile:
 
     def reserve(self) -> None:
         """Sees to it that there is room for the next writes. Raises OSError where there is none."""
-        directory = self._open_directory()
-        try:
+        with closing(self._open_directory()) as directory:
             self._in_place = self.path.exists()
             if not self._in_place:  # the first write takes the spare away: it leaves another
                 self._keep_room(directory, _BLOCK)
                 os.rename(self._spare, self._second_spare, src_dir_fd=directory, dst_dir_fd=directory)
             self._keep_room(directory, _BLOCK)
-        finally:
-            os.close(directory)
 
     def write(self, data: bytes) -> None:
         """Replaces the contents. When this returns they are on the disk; before, the old ones are.
@@ -81,8 +87,7 @@ class DurableFile:
         Raises OSError; then the old contents are there as before. Only when the last step (fsync of the directory)
         fails are the new contents in place and not known to be durable: write again.
         """
-        directory = self._open_directory()
-        try:
+        with closing(self._open_directory()) as directory:
             self._write_spare(directory, data)
             self._change_names(directory)
             self._in_place = True
@@ -91,8 +96,6 @@ class DurableFile:
             if before < self._blocks:
                 with contextlib.suppress(OSError):  # what has no room says so when it is needed
                     self._keep_room(directory, len(data))
-        finally:
-            os.close(directory)
 
     def deleted(self) -> bool:
         """It was in its place, and is gone. Said once."""
@@ -104,15 +107,12 @@ class DurableFile:
         return os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _write_spare(self, directory: int, data: bytes) -> None:
-        fd = self._open_spare(directory)
-        try:
+        with closing(self._open_spare(directory)) as fd:
             done = 0
             while done < len(data):
                 done += os.pwrite(fd, data[done:], done)
             os.ftruncate(fd, len(data))
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _open_spare(self, directory: int) -> int:
         """A regular file, whatever has been put in its place."""
@@ -144,11 +144,8 @@ class DurableFile:
 
     def _keep_room(self, directory: int, size: int) -> None:
         """The spare has blocks for so much. (A file has whole blocks: what is cut off within one leaves it.)"""
-        fd = self._open_spare(directory)
-        try:
+        with closing(self._open_spare(directory)) as fd:
             os.posix_fallocate(fd, 0, max(size, _BLOCK))
-        finally:
-            os.close(fd)
 
     def set_aside(self, now: datetime | None = None) -> Path:
         """Renames a file that can't be read, so that it can be looked into; returns where it is. Overwrites nothing."""
@@ -159,11 +156,8 @@ class DurableFile:
             number += 1
             aside = self.directory / f"{self._name}.unreadable-{stamp}.{number}"
         os.rename(self.path, aside)
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing(self._open_directory()) as directory:
             os.fsync(directory)
-        finally:
-            os.close(directory)
         return aside
 
 

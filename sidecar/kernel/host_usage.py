@@ -14,6 +14,8 @@ import os
 import struct
 from pathlib import Path
 
+from sidecar.kernel.durable import closing
+
 ENVIRONMENT = "FAILOVER_HOST_DEVICES"
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -25,12 +27,9 @@ def devices_directory() -> Path:
 
 def read_device(path: Path) -> tuple[int, int]:
     """Bytes free, and bytes in all."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         in_all = os.fstat(fd).st_size
         return in_all - sum(stop - start for start, stop in locks(fd, 0, in_all)), in_all
-    finally:
-        os.close(fd)
 
 
 def locks(fd: int, at: int, end: int) -> list[tuple[int, int]]:

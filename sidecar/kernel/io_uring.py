@@ -6,7 +6,7 @@ pages change that are its successor's by then. A pidfd is the end of writing onl
 
     forbid()             # before exec: this process, its threads, and whatever it starts, for good
     why_impossible()     # of this process: a sentence; empty where it may have it
-    kernel_refuses()     # to everybody
+    kernel_refuses()     # to all processes
     is_filtered(pid)     # what can be seen of another process: there is a filter, whatever it filters
 
 What this file may not do: know who writes what. The other ways of writing late: docs/inside/gms.md, "Late writes".

@@ -14,27 +14,19 @@ _PR_SET_CHILD_SUBREAPER = 36
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
 
 
-def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None:
+def die_with_parent(parent_pid: int) -> None:
     """The kernel kills this process when its parent ends. If the parent has ended already, this doesn't return.
 
-    parent_pid: what os.getpid() said in the parent before the fork, or 0 when the parent is in a PID namespace outside
-    ours: getppid() says 0 then, before its death and after. Only a parent_pidfd closes that gap, so pass one there.
+    parent_pid: what os.getpid() said in the parent before the fork.
 
     Two limits of the kernel's: it is the parent *thread* whose end counts, so start children from a thread that stays;
     and the setting is gone in a forked child and after exec of a set-uid program.
     """
     signal_when_parent_dies(signal.SIGKILL)
     # Only now: a parent that ended before the line above sends nothing.
-    gone = os.getppid() != parent_pid or (parent_pidfd is not None and _is_dead(parent_pidfd))
-    if gone:
+    if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
         os._exit(128 + signal.SIGKILL)  # PID 1 of a namespace survives a SIGKILL of its own
-
-
-def _is_dead(pidfd: int) -> bool:
-    from sidecar.kernel import peers
-
-    return peers.is_dead(pidfd)
 
 
 def signal_when_parent_dies(number: signal.Signals) -> None:

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from sidecar.machine.client_loop import ClientLoop
+from sidecar.machine.context import Heard, Tick
 from sidecar.machine.turns import Machine
 from sidecar.terminal.logs import complain
 from sidecar.wire.client_connection import ClientConnection
@@ -52,7 +53,6 @@ class _Superseded:
 class ClientShell:
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]]
     """Effect -> the method that carries it out. What it returns, if anything, is the machine's next event."""
-    tick: ClassVar[object]
 
     def __init__(self, name: str, machine: Machine, error: type[Exception]) -> None:
         """`error` is raised where a caller can't wait."""
@@ -65,14 +65,14 @@ class ClientShell:
             name,
             error,
             deadline=lambda: machine.deadline,
-            due=lambda: self.feed(self.tick),
+            due=lambda: self.feed(Tick()),
             unexpected=self.connect_anew,
             deaf=self.deaf,
             let_go=self._let_go,
         )
         self.connection = ClientConnection(
             self.loop,
-            heard=lambda message: self.feed(self.heard(message)),
+            heard=lambda message: self.feed(Heard(message)),
             ended=lambda why: self.feed(self.disconnected(why)),
         )
 
@@ -113,10 +113,6 @@ class ClientShell:
         self.loop.close()
 
     # -- the client's: all of these are called in the thread -------------------------------------------------------
-
-    def heard(self, message: Any) -> object:
-        """The machine's event for it."""
-        raise NotImplementedError
 
     def disconnected(self, why: str) -> object:
         """The machine's event for that; `why` if it was nonsense that came."""

@@ -8,7 +8,7 @@ Pure. Shared by the parts of a machine, so that effects stand in the order in wh
 import math
 from collections import deque
 from datetime import UTC, datetime
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -63,6 +63,12 @@ class Hindered(Event, frozen=True):
 
     why: str = ""
     """They can't; empty once they can again."""
+
+
+class Heard(Event, frozen=True):
+    """What a client's server says."""
+
+    message: Any
 
 
 class Tick(Event, frozen=True):

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sidecar.kernel import process_setup, signals
+from sidecar.kernel import process_setup
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import Parser
@@ -75,7 +75,7 @@ class Keeper:
     def run(self) -> int:
         supervisor, child = self._supervisor, self._child
         process_setup.adopt_orphans()
-        signals.deliver(supervisor.loop, (*_ENDING, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
+        supervisor.loop.deliver((*_ENDING, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
         self._log.info("keeps", server=child.name, pid=os.getpid())
         while child.pid or not (self._ending or supervisor.hopeless):
             supervisor.turn(self._kill_at)

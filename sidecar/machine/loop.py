@@ -3,13 +3,16 @@
 Everything that it calls must return soon: while one descriptor is seen to, all others wait.
 
 What this file may not do: know what a descriptor is for. Connections: `connections.py`, processes: `processes.py`,
-signals: `signals.py`, what turns round and round: `shell.py`, and `client_loop.py` for a client.
+what turns round and round: `shell.py`, and `client_loop.py` for a client.
 """
 
 import os
 import select
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -50,6 +53,23 @@ class Loop:
     def also_when_writable(self, fd: int, wanted: bool) -> None:
         self._epoll.modify(fd, _READ_WRITE if wanted else select.EPOLLIN)
 
+    def deliver(self, numbers: Iterable[signal.Signals], handler: Callable[[signal.Signals], None]) -> None:
+        """From now on these signals are given to the handler, each as often as it came, between two calls of handlers
+        and never inside one. To be called from the main thread, once in a process.
+        """
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        wanted = set(numbers)
+        for number in wanted:
+            signal.signal(number, lambda *_: None)
+
+        def came(_: int) -> None:
+            for number in os.read(reading, 512):
+                if number in wanted:
+                    handler(signal.Signals(number))
+
+        self.add(reading, came)
+
 
 class Inbox(Generic[T]):
     """What other threads have for a loop. It is handled in the loop's own thread, in order."""
@@ -73,3 +93,29 @@ class Inbox(Generic[T]):
         os.eventfd_read(self._bell)
         while self._given:
             self._handle(self._given.popleft())
+
+
+class Aside:
+    """Work that may hang (a driver, /proc of a process that hangs itself), in a thread of its own, one piece after the
+    other; what comes of it is heard in the loop.
+    """
+
+    def __init__(self, loop: Loop, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], Callable[[], None]]] = SimpleQueue()
+        self._done: Inbox[Callable[[], None]] = Inbox(loop, lambda done: done())
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def do(self, work: Callable[[], T], came: Callable[[T], None]) -> None:
+        """`work` is done in the thread, and must not raise; `came` is called in the loop with what it returned."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+        def done() -> Callable[[], None]:
+            result = work()
+            return lambda: came(result)
+
+        self._work.put(done)
+
+    def _run(self) -> None:
+        while True:
+            self._done.give(self._work.get()())

@@ -16,11 +16,12 @@ class Machine(Protocol):
 
 
 class Turns:
-    def __init__(
-        self, shell: Any, effects: Mapping[type, Callable[[Any, Any], None]], clock: Callable[[], Any]
-    ) -> None:
-        """`shell.machine` is fed, with the time. `effects`: what carries each effect out, given the shell and it."""
-        self._shell = shell
+    """What a shell is, as far as it is fed."""
+
+    machine: Machine
+
+    def __init__(self, effects: Mapping[type, Callable[[Any, Any], None]], clock: Callable[[], Any]) -> None:
+        """`effects`: what carries each effect out, given this shell and the effect."""
         self._effects = effects
         self._clock = clock
         self._pending: deque[object] = deque()
@@ -28,17 +29,18 @@ class Turns:
         """When the event came whose effects are carried out."""
 
     def feed(self, event: object) -> None:
+        """One event, and everything that its effects bring back."""
         pending = self._pending
         pending.append(event)
         if len(pending) > 1:
             return  # an effect of the event before brought this one; the loop below comes to it
-        shell, effects = self._shell, self._effects
+        effects = self._effects
         while pending:
             self.now = now = self._clock()
-            for effect in shell.machine.handle(pending[0], now):
-                effects[type(effect)](shell, effect)
+            for effect in self.machine.handle(pending[0], now):
+                effects[type(effect)](self, effect)
             pending.popleft()
 
-    def next(self, event: object) -> None:
+    def answer(self, event: object) -> None:
         """What an effect brought back: the machine gets it next."""
         self._pending.append(event)

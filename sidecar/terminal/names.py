@@ -9,6 +9,10 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 NAME_IN_WORDS = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit"
 
 
+class BadValue(ValueError):
+    """A setting's value, and what is allowed instead."""
+
+
 def incarnation_name(engine_id: str, random: str) -> str:
     """One start of an engine, told from its others by something random. Its life file is called the same."""
     return f"{engine_id}.{random}"

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, VERSION
+from sidecar.terminal.names import BadValue as BadValue
 
 ENVIRONMENT_PREFIX = "FAILOVER_"
 
@@ -38,10 +39,6 @@ _SIZES: dict[str, int] = {"": 1, "B": 1} | {
     for base, suffix in ((1024, "iB"), (1000, "B"))
     for power, prefix in enumerate(("K", "M", "G", "T"), start=1)
 }
-
-
-class BadValue(ValueError):
-    """A setting's value, and what is allowed instead."""
 
 
 def seconds(text: str) -> float:

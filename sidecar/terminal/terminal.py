@@ -4,19 +4,14 @@ A reader that has left (`| head`), a full disk, a terminal with colours or witho
 file may not do: know what is said. Tones, times and sizes: `formatting.py`. Settings: `settings.py`.
 """
 
-import argparse
-import json
 import os
 import select
 import signal
-import statistics
 import sys
 import threading
-import time
 
 from sidecar.terminal.formatting import Paint
-from sidecar.wire.frames import Message
-from sidecar.wire.observer import Busy, Incompatible, Observer, ObserverError, Refused
+from sidecar.wire.observer import Busy, Incompatible, ObserverError, Refused
 
 NO_SERVER, OUTPUT_LOST, NO_ROOM, OTHER_VERSION, NO_PERMISSION = 2, 74, 75, 76, 77
 READER_LEFT = 128 + signal.SIGPIPE
@@ -66,38 +61,3 @@ def observer_exit_code(error: ObserverError) -> int:
 def terminal_paint() -> Paint:
     wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Paint(wanted)
-
-
-def ping_times(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
-    """`options.count` round trips, `options.interval` apart, or until Ctrl-C; returns how many came back."""
-    times: list[float] = []
-    sent = 0
-    began = time.monotonic()
-    try:
-        while sent < options.count:
-            if sent:
-                observer.listen(options.interval)
-            sent += 1
-            at = time.perf_counter()
-            pong = observer.ask(message, reply)
-            times.append((time.perf_counter() - at) * 1000)
-            incarnation = getattr(pong, "server_incarnation", "")
-            if options.json:
-                time_ms = round(times[-1], 3)
-                say(json.dumps({"seq": sent, "time_ms": time_ms, "server_incarnation": incarnation}))
-            else:
-                say(f"answer from {incarnation}: seq={sent} time={times[-1]:.3f} ms")
-    except KeyboardInterrupt:
-        sent = len(times)
-    finally:
-        if sent and options.count > 1 and not options.json:
-            _ping_summary(sent, times, time.monotonic() - began)
-    return len(times)
-
-
-def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
-    lost = 100 * (sent - len(times)) // sent
-    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
-    if times:
-        spread = statistics.pstdev(times)
-        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")

@@ -169,11 +169,19 @@ class Observer:
         self.close()
 
 
-def watch_forever(look: Callable[[], Observer], watch: Message, kind: type[Reply]) -> Iterator[Reply | None]:
+def watch_forever(
+    look: Callable[[], Observer],
+    watch: Message,
+    kind: type[Reply],
+    *,
+    question: Message | None = None,
+    idle_s: float = TIMEOUT_S,
+) -> Iterator[Reply | None]:
     """Every change of state, for ever; one None when there is no server (or a silent one).
 
-    A server that goes is seen at once, by its end of file; the next one is looked for ten times a second. Raises
-    Refused: that needs a person.
+    A server that goes is seen at once, by its end of file; the next one is looked for ten times a second. One that is
+    stopped says as little as one whose state doesn't change: with a `question` it is asked when it has been silent for
+    `idle_s`, and its answer is the state again. Raises Refused: that needs a person.
     """
     away = False
     wait_s = RETRY_FIRST_S
@@ -182,17 +190,23 @@ def watch_forever(look: Callable[[], Observer], watch: Message, kind: type[Reply
             with look() as observer:
                 observer.tell(watch)
                 patience: float | None = observer.timeout_s
+                asked = True
                 while True:
                     try:
                         status = observer.hear(kind, patience)
                     except ServerSilent:
+                        if question is not None and not asked:
+                            observer.tell(question)
+                            asked, patience = True, observer.timeout_s
+                            continue
                         if not away:
                             away = True
                             yield None
+                        patience = None
                     else:
                         away, wait_s = False, RETRY_FIRST_S
                         yield status
-                    patience = None
+                        asked, patience = False, idle_s if question is not None else None
         except (NoServer, Busy, Incompatible, ServerSilent):
             if not away:
                 away = True

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from evidence.shell.lifefiles import locked_by
-from lockserver.cli import doctor
+from lockserver import doctor
 from lockserver.cli.guard import NAME as GUARD
 from sidecar.kernel import process_state
 from sidecar.kernel.lifelock import LifeLock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockserver.cli import doctor
+from lockserver import doctor
 from sidecar.kernel import io_uring, process_tree
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Program, Shim

@@ -525,12 +525,12 @@ def test_while_nobody_serves_status_says_since_when_what_ended_and_what_is_tried
     last = {"engine_id": "a", "until": "2026-11-23T11:59:48.000Z"}
     seen = Seen("/x", 1, lock, "", [], [a, b], None, last_served=last)
     shown = "\n".join(pair_status._lines(seen, "none", NOW))
-    assert "nobody serves  for 12s, since 2026-11-23T11:59:48.000Z; the last was a: its main process ended by" in shown
+    assert "none serves    for 12s, since 2026-11-23T11:59:48.000Z; the last was a: its main process ended by" in shown
     assert "signal 9. Next: a starts again in 4 s; b gets ready" in shown
     unknown = replace(seen, last_served=None, engines=[{**b, "state": None, "why": "given up"}])
     shown = "\n".join(pair_status._lines(unknown, "none", NOW))
     assert "the lock server knows of none that did. Next: nothing, no engine is left to try" in shown
-    assert "nobody serves" not in "\n".join(pair_status._lines(replace(unknown, starting=True), "none", NOW))
+    assert "none serves" not in "\n".join(pair_status._lines(replace(unknown, starting=True), "none", NOW))
 
 
 def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_its_meaning() -> None:

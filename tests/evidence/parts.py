@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 from evidence.rules.events import Config, Peer
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import MAIN, Incarnation, Life, Stage
-from evidence.rules.proof import Policy
 from evidence.rules.record import Known as OnFile
 from evidence.rules.record import Member
 from sidecar.machine.context import Context, Note, Time
@@ -53,6 +52,15 @@ def incarnation(engine_id: str = "a", *, members: int = 1, stage: Stage = Stage.
     return made
 
 
+def unaccounted(*, members: int = 1, life: Life = Life.FREE, mapped: bool = True) -> Incarnation:
+    """From the file only: nobody has seen its processes since this server started."""
+    who = incarnation(members=members)
+    who.life = life
+    for member in who.members.values():
+        member.process, member.mapped = None, mapped
+    return who
+
+
 def killed(who: Incarnation, *, life: Life = Life.FREE) -> Incarnation:
     """Every process has ended."""
     for member in who.members.values():
@@ -67,7 +75,7 @@ class Known(Turns):
 
     def __init__(self, config: Config | None = None, context: Context[Any] | None = None) -> None:
         super().__init__(context)
-        self.evidence = Evidence(config or Config(), self.context, Policy())
+        self.evidence = Evidence(config or Config(), self.context)
         self.incarnations = self.evidence.incarnations
 
     def registered(self, engine_id: str, number: int, *, conn: int | None = None) -> Incarnation:

@@ -62,19 +62,25 @@ GONE = status("FENCING", None, waiter("b"), fencing=fencing("", "memory: b needs
 GRANTING = status("FENCING", None, fencing=fencing("", "holder.json: the grant to b is being written"))
 WAKES = status("HELD", holder("b", 2, None))
 SERVES = status("HELD", holder("b", 2))
+COUNTS = dict.fromkeys(("continued", "compared", "restarted", "ended", "refused"), 0)
 STORY = (WELL, PROVING, LIFE, GONE, GRANTING, WAKES, SERVES)
 
 
-def seen(*states: m.Status, away_since: float | None = None, handoffs: h.Handoffs | None = None) -> dict[str, Any]:
-    """The pair, as the door shows it after these, which came 10 ms one after the other."""
+def told(*states: m.Status, away_since: float | None = None, handoffs: h.Handoffs | None = None) -> dict[str, Any]:
+    """What the door shows after these, which came 10 ms one after the other."""
     handoffs = handoffs or h.Handoffs()
     for place, state in enumerate(states):
         handoffs.see(state, 100 + place / 100, WALL + place / 100)
-    pair = view.PairSeen("/run/p", ("m",), states[-1] if states else None, away_since, handoffs)
-    door = view.DoorSeen(WALL, "", {"continued": 0}, {"broken_rule": 2})
+    pair = view.PairSeen("/run/p", ("m",), states[-1] if states else None, away_since, handoffs, {"in_flight": 3})
+    door = view.DoorSeen(WALL, "", COUNTS, {"broken_rule": 2})
     found: dict[str, Any] = json.loads(msgspec.json.encode(view.document(door, [pair], 101.0, WALL + 9)))
     assert found["says"] == found["pairs"][0]["says"] and found["tone"] == found["pairs"][0]["tone"]
-    return dict(found["pairs"][0])
+    return found
+
+
+def seen(*states: m.Status, **more: Any) -> dict[str, Any]:
+    """The pair of it."""
+    return dict(told(*states, **more)["pairs"][0])
 
 
 def engines(pair: dict[str, Any]) -> dict[str, str]:

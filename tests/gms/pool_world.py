@@ -24,6 +24,10 @@ SHAPES = (m.Shape("a", (60, 40), 4096), m.Shape("b", (60, 40), 4096), m.Shape("a
 KEY = "kv"
 
 
+def claim(shape: m.Shape, token: int, proven: bool, replace: bool, timeout_s: float) -> m.ClaimPool:
+    return m.ClaimPool(shape.digest, list(shape.sizes), shape.table_size, token, proven, timeout_s, replace)
+
+
 class Violation(Exception):
     """What must not happen, with the seed."""
 
@@ -70,7 +74,7 @@ class Process:
             self.memory[effect.generation] = world.arriving
         elif isinstance(effect, c.LetGo):
             self.memory.pop(effect.generation, None)
-            events.append(c.Gone(effect.generation))
+            events.append(m.Dropped(effect.generation))
         elif isinstance(effect, c.Owned):
             self.claims = False
             if effect.generation not in self.memory:
@@ -80,7 +84,7 @@ class Process:
             world.begins_to_write(self, adopted=effect.adopted)
         elif isinstance(effect, c.No):
             self.claims, self.refused = False, f"{effect.reason}: {effect.why}"
-        elif isinstance(effect, c.Released):
+        elif isinstance(effect, m.PoolReleased):
             self.releasing = False
 
 
@@ -343,7 +347,7 @@ class World:
                 process.claims = True
                 wait = rng.choice((0.0, 1.0, 5.0))
                 shape = SHAPES[0] if rng.random() < 0.8 else rng.choice(SHAPES)
-                process.feed(c.Claim(shape, max(token, 1), proven, rng.random() < 0.3, wait))
+                process.feed(claim(shape, max(token, 1), proven, rng.random() < 0.3, wait))
 
     def kill(self, process: Process) -> None:
         self.ends_writing(process)
@@ -406,7 +410,7 @@ class World:
         self._until(lambda: last.machine.link is Link.IN, "the last one is connected")
         self.token += 1
         last.claims = True
-        last.feed(c.Claim(SHAPES[0], self.token, True, True, 30.0))
+        last.feed(claim(SHAPES[0], self.token, True, True, 30.0))
         self._until(lambda: not last.claims, "the last claim is answered")
         if not last.mapped:
             self.fail(f"the last claim is refused: {last.refused}")

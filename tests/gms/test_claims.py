@@ -22,7 +22,7 @@ CLIENT = Client(1, "e1", 1, 1, 0.0, "kv", "pidfs:1", 1, writes_end=True)
 
 
 def owner(number: int, *, adopted: bool = False) -> Owner:
-    return Owner(f"e{number}", number, number, f"pidfs:{number}", 0.0, adopted, number, writes_end=True)
+    return Owner(f"e{number}", number, f"pidfs:{number}", 0.0, adopted, True, number, number)
 
 
 def claim(**more: Any) -> m.ClaimPool:
@@ -73,21 +73,21 @@ def test_a_process_is_known_by_the_kernels_name_or_by_its_number() -> None:
     assert owner(1).is_the_same("pidfs:1", 99)
     assert not owner(1).is_the_same("pidfs:2", 1)
     assert owner(1).is_the_same("", 1)
-    assert not Owner("e", 1, 0, "", 0.0, False).is_the_same("", 0)
+    assert not Owner("e", 0, "", 0.0, False, False, 1).is_the_same("", 0)
 
 
 def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S - 1)[1] == "second_death"
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S + 1) == ("", "")
     assert doubt_of(owner(1), 1.0) == ("", "")
-    late = Owner("e1", 1, 1, "pidfs:1", 0.0, True)
+    late = Owner("e1", 1, "pidfs:1", 0.0, True, False, 1)
     assert doubt_of(late, SECOND_DEATH_S + 1)[1] == "unproven", "it could have had io_uring"
 
 
 # -- a process's side --------------------------------------------------------------------------------------------------
 
 
-WANT = c.Claim(m.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
+WANT = m.ClaimPool("a", [60, 40], 4096, 10, True, 5.0)
 
 
 def hello_back(**more: Any) -> m.Welcome:
@@ -107,7 +107,7 @@ def owning() -> PoolClientMachine:
     machine = in_touch()
     machine.handle(WANT, 0.0)
     effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=False, why_empty="new", fds=3)), 0.0)
-    assert [type(effect) for effect in effects] == [c.Keep, c.Owned, c.Changed]
+    assert [type(effect) for effect in effects] == [c.Keep, c.Owned, m.Changed]
     return machine
 
 
@@ -160,9 +160,9 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
 def test_who_is_not_the_owner_lets_go_of_what_is_given_up_and_says_so() -> None:
     machine = in_touch()
     there = m.PoolIs(generation=6, digest="a", sizes=[60, 40], table_size=4096, owner="e2", fds=3)
-    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6, 0), c.Changed(6, "a")]
+    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6, 0), m.Changed(6, "a")]
     assert machine.handle(c.Heard(m.Drop(generation=6)), 0.0) == [c.LetGo(6)]
-    assert machine.handle(c.Gone(6), 0.0) == [c.Say(m.Dropped(generation=6))]
+    assert machine.handle(m.Dropped(6), 0.0) == [c.Say(m.Dropped(generation=6))]
     assert machine.kept is None
 
 
@@ -172,5 +172,5 @@ def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
     assert machine.handle(c.Heard(m.Refused(why="full", reason="disk")), 1.0) == []
     assert machine.deadline == 1.0 + RELEASE_AGAIN_S
     assert machine.handle(c.Tick(), 1.6) == [c.Say(m.ReleasePool())]
-    assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [c.Released()]
+    assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [m.PoolReleased()]
     assert machine.token == 0

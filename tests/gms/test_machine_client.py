@@ -35,7 +35,7 @@ class Program:
                 self.said.append(effect.message)
                 self.brought += [(effect.first, effect.count)] if effect.count else []
             elif isinstance(effect, c.LetGo):
-                self.feed(c.Gone(effect.generation))
+                self.feed(m.Dropped(effect.generation))
             self.told.append(effect)
         assert self.machine.deadline > self.now
         return effects
@@ -78,7 +78,7 @@ class Program:
 
     def reads(self) -> None:
         self.comes_in()
-        self.feed(c.Want("ro"))
+        self.feed(m.Open("ro"))
         self.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
         assert self.machine.doing is Doing.READING
 
@@ -89,17 +89,17 @@ class Program:
 
     def writes(self) -> None:
         self.comes_in()
-        self.feed(c.Want("rw"))
+        self.feed(m.Open("rw"))
         self.hears(m.Opened(mode="rw", generation=6))
         for slab, size in enumerate((10, 20)):
-            self.feed(c.Make(size))
+            self.feed(m.Create(size))
             self.hears(m.Created(slab=slab, size=size, fds=1))
 
 
 def test_a_reader_has_its_layout_once_all_slabs_are_there() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro", 3.0))
+    program.feed(m.Open("ro", 3.0))
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=1))
     assert program.count(c.Got) == 0
     program.hears(m.Slabs(generation=5, first=1, fds=1))
@@ -113,14 +113,14 @@ def test_a_writer_makes_and_publishes_and_reads() -> None:
     program.feed(c.Publish(DOCUMENT, (10, 20)))
     assert program.last_said == m.Commit(layout=DOCUMENT)
     program.hears(m.Committed(generation=6, hash=HASH))
-    assert program.last(c.Done) == c.Done(6, HASH) and program.machine.doing is Doing.READING
+    assert program.last(m.Committed) == m.Committed(6, HASH) and program.machine.doing is Doing.READING
 
 
 def test_a_sleeper_says_what_it_keeps_and_wakes_with_it() -> None:
     program = Program()
     program.sleeps()
     assert m.Withdraw(keeps=5) in program.said
-    program.feed(c.Want("ro", 3.0, expect=HASH))
+    program.feed(m.Open("ro", 3.0, expect=HASH))
     assert program.last_said == m.Open(mode="ro", timeout_s=3.0, have=5, expect=HASH)
     program.hears(m.Opened(mode="ro", generation=5, hash=HASH))
     got = program.last(c.Got)
@@ -139,19 +139,19 @@ def test_a_reader_reads_on_while_its_server_is_away_and_says_so_when_it_is_back(
     assert isinstance(back, m.HandBack) and back.reading and back.layout == DOCUMENT
     assert program.brought == [(0, 2)]
     program.hears(m.HandedBack(generation=5, reading=True))
-    quiet = (c.Connect, c.Say, c.ServerIs, c.Changed)
+    quiet = (c.Connect, c.Say, m.Welcome, m.Changed)
     assert not [effect for effect in program.told[told:] if not isinstance(effect, quiet)], "nobody noticed"
 
 
 def test_to_a_sleeper_what_a_new_server_waits_for_has_not_gone_and_what_others_have_is_not_there_yet() -> None:
     """Else it says of itself that it can't wake, and is passed over if the other is killed at that moment."""
-    for name, seen in ((HASH, c.Changed(5, HASH)), ("f" * len(HASH), c.Changed(0, ""))):
+    for name, seen in ((HASH, m.Changed(5, HASH)), ("f" * len(HASH), m.Changed(0, ""))):
         program = Program()
         program.sleeps()
         program.feed(c.Disconnected())
         program.later(1.0)
         program.comes_in(5, name, recovering=True)
-        assert program.last(c.Changed) == seen
+        assert program.last(m.Changed) == seen
 
 
 def test_what_it_brings_back_comes_in_batches() -> None:
@@ -182,7 +182,7 @@ def test_a_reader_whose_layout_is_no_more_is_told_and_lets_go_once_it_has_unmapp
     program.hears(m.Refused(why="no more", reason="stale"), m.Drop(generation=5))
     assert program.last(c.Stale) == c.Stale(5, "no more")
     assert program.count(c.LetGo) == 0, "it may still be reading"
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     refused = program.last(c.No)
     assert isinstance(refused, c.No) and refused.reason == "stale"
     program.feed(c.Release())
@@ -194,14 +194,14 @@ def test_a_sleeper_that_is_told_to_drop_drops_and_says_so() -> None:
     program.sleeps()
     program.hears(m.Drop(generation=5))
     assert program.last(c.LetGo) == c.LetGo(5) and m.Dropped(generation=5) in program.said
-    program.feed(c.Want("ro", 3.0, expect=HASH))
+    program.feed(m.Open("ro", 3.0, expect=HASH))
     assert program.last_said == m.Open(mode="ro", timeout_s=3.0, expect=HASH)
 
 
 def test_who_wakes_on_a_new_layout_lets_the_old_one_go() -> None:
     program = Program()
     program.sleeps()
-    program.feed(c.Want("ro", 3.0, expect=HASH))
+    program.feed(m.Open("ro", 3.0, expect=HASH))
     new = m.Opened(mode="ro", generation=8, hash=HASH, sizes=[10, 20], layout=DOCUMENT)
     program.hears(new, m.Slabs(generation=8, first=0, fds=2))
     assert program.last(c.LetGo) == c.LetGo(5) and program.last(c.Got) == c.Got(new)
@@ -226,7 +226,7 @@ def test_a_writer_whose_commit_was_not_answered_comes_back_with_it() -> None:
     back = program.said[-1]
     assert isinstance(back, m.HandBack) and back.reading and back.layout == DOCUMENT
     program.hears(m.HandedBack(generation=6, reading=True))
-    assert program.last(c.Done) == c.Done(6, HASH)
+    assert program.last(m.Committed) == m.Committed(6, HASH)
 
 
 def test_a_writer_whose_commit_did_not_reach_the_disk_has_lost_its_work() -> None:
@@ -245,13 +245,13 @@ def test_a_commit_that_is_refused_can_be_tried_again() -> None:
     program.hears(m.Refused(why="full", reason="disk"))
     program.feed(c.Publish(DOCUMENT, (10, 20)))
     program.hears(m.Committed(generation=6, hash=HASH))
-    assert program.count(c.Done) == 1
+    assert program.count(m.Committed) == 1
 
 
 def test_who_waits_asks_the_next_server_again_for_the_time_that_is_left() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro", 10.0))
+    program.feed(m.Open("ro", 10.0))
     program.feed(c.Disconnected())
     program.now = 4.0
     program.comes_in()
@@ -261,7 +261,7 @@ def test_who_waits_asks_the_next_server_again_for_the_time_that_is_left() -> Non
 def test_a_wish_ends_in_time_with_no_server_at_all() -> None:
     program = Program()
     program.feed(c.Disconnected())
-    program.feed(c.Want("ro", 3.0))
+    program.feed(m.Open("ro", 3.0))
     program.later(2.9)
     assert program.count(c.No) == 0
     program.later(0.2)
@@ -272,13 +272,13 @@ def test_a_wish_ends_in_time_with_no_server_at_all() -> None:
 def test_a_wish_ends_in_time_though_the_server_does_not_answer() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro", 3.0))
+    program.feed(m.Open("ro", 3.0))
     program.later(3.0 + GRACE_S + 0.1)
     assert program.count(c.No) == 1 and m.Withdraw() in program.said
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
     assert program.count(c.Got) == 0 and program.count(c.Keep) == 0, "it was under way"
     program.hears(m.Withdrawn())
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
     assert program.count(c.Got) == 1
 
@@ -286,9 +286,9 @@ def test_a_wish_ends_in_time_though_the_server_does_not_answer() -> None:
 def test_the_answer_to_a_wish_that_was_given_up_is_none_to_the_next() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro", 3.0))
+    program.feed(m.Open("ro", 3.0))
     program.later(3.0 + GRACE_S + 0.1)
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
     assert program.count(c.Got) == 0 and not isinstance(program.last_said, m.Open), "it was under way"
     program.hears(m.Withdrawn())
@@ -300,7 +300,7 @@ def test_the_answer_to_a_wish_that_was_given_up_is_none_to_the_next() -> None:
 def test_slabs_of_a_layout_that_did_not_arrive_whole_are_let_go_of() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=1))
     program.feed(c.Disconnected())
     assert program.last(c.LetGo) == c.LetGo(5)
@@ -327,13 +327,13 @@ def test_who_sleeps_while_it_is_coming_back_is_a_reader_no_more() -> None:
 def test_a_mistake_ends_what_it_was_about_and_not_the_process() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     program.hears(m.Problem(why="no such mode"))
     told = program.last(c.No)
     assert isinstance(told, c.No) and told.reason == "problem"
     program.feed(c.Disconnected())
     program.comes_in()
-    program.feed(c.Want("ro"))
+    program.feed(m.Open("ro"))
     assert isinstance(program.said[-1], m.Open)
 
 
@@ -348,7 +348,7 @@ def test_it_knocks_less_and_less_often_where_nobody_answers() -> None:
 def test_what_is_out_of_turn_is_refused_here_already() -> None:
     program = Program()
     program.reads()
-    for event in (c.Make(5), c.Publish(DOCUMENT, (10, 20)), c.Want("ro")):
+    for event in (m.Create(5), c.Publish(DOCUMENT, (10, 20)), m.Open("ro")):
         program.feed(event)
         told = program.last(c.No)
         assert isinstance(told, c.No) and told.reason == "not_now"
@@ -378,7 +378,7 @@ def test_who_is_turned_away_reads_on_and_comes_again_a_second_later(about: Liter
     program.later(RETRY_MOST_S)
     program.feed(c.Connected())
     program.hears(m.Problem(why="not you", about=about))
-    assert program.last(c.Unwelcome) == c.Unwelcome("not you", about)
+    assert program.last(m.Problem) == m.Problem("not you", about)
     program.feed(c.Disconnected())
     assert program.machine.doing is Doing.READING and program.machine.kept is not None
     assert not program.count(c.Stale) and not program.count(c.LetGo)
@@ -394,7 +394,7 @@ def test_a_wake_under_a_server_that_wont_have_us_fails_at_once_and_keeps_what_th
     program.sleeps()
     program.feed(c.Disconnected())
     program.later(RETRY_MOST_S)
-    program.feed(c.Want("ro", 30.0, expect=HASH))
+    program.feed(m.Open("ro", 30.0, expect=HASH))
     program.feed(c.Connected())
     program.hears(m.Problem(why="not you", about="protocol"))
     assert program.last(c.No) == c.No("not you", "problem")
@@ -404,7 +404,7 @@ def test_a_wake_under_a_server_that_wont_have_us_fails_at_once_and_keeps_what_th
 def test_a_wake_that_is_not_wanted_any_more_keeps_what_there_is() -> None:
     program = Program()
     program.sleeps()
-    program.feed(c.Want("ro", 30.0, expect=HASH))
+    program.feed(m.Open("ro", 30.0, expect=HASH))
     program.feed(c.Sleep())
     assert program.last_said == m.Withdraw(keeps=5) and program.machine.kept is not None
     program.hears(m.Opened(mode="ro", generation=5, hash=HASH), m.Withdrawn())
@@ -414,7 +414,7 @@ def test_a_wake_that_is_not_wanted_any_more_keeps_what_there_is() -> None:
 def test_a_request_of_no_time_at_all_is_asked_all_the_same() -> None:
     program = Program()
     program.comes_in()
-    program.feed(c.Want("ro", 0.0))
+    program.feed(m.Open("ro", 0.0))
     assert program.last_said == m.Open(mode="ro", timeout_s=0.0)
     program.hears(m.Refused(why="nothing is committed", reason="time_out"))
     assert program.last(c.No) == c.No("nothing is committed", "time_out")

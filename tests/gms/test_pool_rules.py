@@ -20,7 +20,7 @@ from gms.shell import tables
 from sidecar.machine.context import Time
 
 SHAPE = Shape("a", (60, 40), 4096)
-OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False, writes_end=True)
+OWNER = Owner("e1 (pid 1)", 1, "pidfs:1", 0.0, False, True, 1)
 
 
 class Harness:
@@ -220,6 +220,15 @@ def test_a_file_that_cant_be_read_is_an_alarm() -> None:
     machine = Machine(e.Config("host:0", "s1"))
     machine.handle(e.Started(None, "its checksum is wrong"), Time(0.0, 0.0))
     assert "its checksum is wrong" in machine.context.alarms["record"]
+
+
+def test_a_pool_whose_record_is_lost_is_named_in_an_alarm_until_it_has_memory_again() -> None:
+    harness = Harness()
+    harness.feed(e.Started(None, "its checksum is wrong", generation_floor=5))
+    harness.comes(1)
+    assert "what kv had is lost" in harness.machine.context.alarms["record kv"]
+    assert isinstance(harness.claims(1), m.PoolOwned)
+    assert not harness.machine.context.alarms
 
 
 def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> None:

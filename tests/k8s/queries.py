@@ -11,7 +11,7 @@ from tests.support.processes import ROOT
 
 FILES = ROOT / "k8s" / "chart" / "files"
 _PROMETHEUS_OWN = {"namespace", "pod", "container", "job", "le"}
-_SELECTOR = re.compile(r"\b((?:failover|gateway)_[a-z_]+)\b(?:\{([^}]*)\})?")
+_SELECTOR = re.compile(r"\b(failover_[a-z_]+)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'([a-z_]+)(=~|=)"([^"]*)"')
 _BY = re.compile(r"\bby \(([^)]*)\)")
 

@@ -1,4 +1,4 @@
-"""What docs/inside/kubernetes.md and the README tell a person to type: it names what the manifest has."""
+"""What docs/using/kubernetes.md and the README tell a person to type: it names what the manifest has."""
 
 import re
 import shutil
@@ -17,8 +17,9 @@ from tests.k8s.manifests import POD, SHIPPED, errors
 from tests.k8s.merging import overlaid, patches_of
 from tests.support.processes import ROOT
 
-DOCS = (ROOT / "docs" / "inside" / "kubernetes.md").read_text(encoding="utf-8")
-TYPED = DOCS + (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "using" / "kubernetes.md").read_text(encoding="utf-8")
+RUNBOOK = (ROOT / "docs" / "using" / "troubleshooting.md").read_text(encoding="utf-8")
+TYPED = DOCS + RUNBOOK + (ROOT / "README.md").read_text(encoding="utf-8")
 IMAGES = ROOT / "k8s" / "images"
 SIDECAR_AND_ENGINE = "".join(path.read_text(encoding="utf-8") for path in IMAGES.glob("*.Containerfile"))
 OBJECTS = list(yaml.safe_load_all(POD))

@@ -201,10 +201,28 @@ def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
 
 
+def test_the_demos_image_has_all_that_the_demo_loads(tmp_path: Path) -> None:
+    """Nothing of the tests, the benchmarks or the tools is in it."""
+    stage = text("sidecar.Containerfile").split(" AS demo\n")[1].split("\nFROM ")[0]
+    assert 'ENTRYPOINT ["python", "-m", "demo"]' in stage and "PYTHONPATH=/demo\n" in stage
+    (copied,) = re.findall(r"^COPY (\w+) /demo/(\w+)$", stage, re.M)
+    shutil.copytree(ROOT / copied[0], tmp_path / "demo" / copied[1])
+    names = ", ".join(f"demo.{file.stem}" for file in sorted((ROOT / "demo").glob("[a-z]*.py")))
+    environment = {"PYTHONPATH": str(packages(tmp_path)), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", f"import {names}, demo.__main__"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path / "demo", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_image_is_roots_and_none_has_torch() -> None:
     for name in ("sidecar.Containerfile", "engine.Containerfile"):
         lines = text(name).splitlines()
-        assert [line for line in lines if line.startswith("USER")][-1] == "USER 2000:2000"
+        run = [
+            stage
+            for stage in text(name).split("\nFROM ")[1:]
+            if " AS build" not in stage and " AS sidecar" not in stage
+        ]
+        assert run and all("\nUSER 2000:2000" in stage for stage in run)
         assert not any(":latest" in line for line in lines)
     extras = re.findall(r"/install\.sh \S+ \S+ (\S+)", text("sidecar.Containerfile"))[0].split(",")
     project = (ROOT / "pyproject.toml").read_text()

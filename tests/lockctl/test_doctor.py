@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from evidence.shell.lifefiles import life_files
-from lockserver.cli import doctor
-from lockserver.cli.doctor import Level
+from lockserver import doctor
+from lockserver.doctor import Level
 from lockserver.observer import TIMEOUT_S
 from lockserver.shell.rundir import HOLDER, LIFE
 from sidecar.kernel import io_uring, peers
@@ -46,7 +46,8 @@ def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
     house.holds("engine-a")
     code, checks = checked(house)
     names = {check["check"] for check in checks}
-    wanted = "kernel pidfds identity descriptors clock GPUs directory filesystem space server evidence memory leftovers"
+    wanted = "kernel pidfds identity descriptors inotify clock GPUs directory filesystem space server"
+    wanted += " evidence memory leftovers"
     assert set(wanted.split()) | {"core dumps", "/dev/shm", "OFD locks", "life lock"} <= names
     failing = [check for check in checks if check["level"] == "FAIL"]
     assert not failing

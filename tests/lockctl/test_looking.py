@@ -18,7 +18,7 @@ def test_watch_has_a_line_for_each_change_and_says_when_the_server_goes_and_is_b
     line = watch.out.with_words("at http://a:1")
     assert "HELD" in line
     assert "engine-a (token " in line
-    assert line.endswith("waiting: nobody")
+    assert line.endswith("waiting: none")
     server.kill()
     assert "NO SERVER" in watch.out.next()
     house.serve()

@@ -1,10 +1,12 @@
 """The lock as metrics: what a scrape says, and what is counted from one state to the next."""
 
 import http.client
+import math
 import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -33,8 +35,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def metrics(clock: Clock) -> Metrics:
-    return Metrics(clock)
+def metrics(tmp_path: Path, clock: Clock) -> Metrics:
+    return Metrics(tmp_path, clock)
 
 
 def scrape(address: tuple[str, int]) -> dict[str, float]:
@@ -64,6 +66,31 @@ def samples_of(body: str) -> dict[str, float]:
             labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
             samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return samples
+
+
+def test_how_long_no_engine_has_served_is_a_figure(metrics: Metrics, clock: Clock) -> None:
+    def unserved_s() -> float:
+        return seen_in(metrics)["failover_lock_unserved_seconds"]
+
+    clock.now += 3
+    assert unserved_s() == 3, "since this server was started"
+    metrics.observe(msgspec.structs.replace(HELD, state="RECOVERING", holder=None))
+    assert unserved_s() == 0, "an engine serves on, as far as is known"
+    wakes = msgspec.structs.replace(HELD, holder=msgspec.structs.replace(HOLDER, endpoint=None))
+    for status in (FENCING, wakes):
+        metrics.observe(status)
+        clock.now += 20
+    assert unserved_s() == 40
+    metrics.observe(HELD)
+    assert unserved_s() == 0
+
+
+def test_the_room_in_the_run_directory_is_a_figure(metrics: Metrics, tmp_path: Path) -> None:
+    space, seen = os.statvfs(tmp_path), seen_in(metrics)
+    assert seen["failover_lock_run_dir_free_bytes"] == pytest.approx(space.f_frsize * space.f_bavail, rel=0.2)
+    assert seen["failover_lock_run_dir_free_inodes"] > 0
+    os.rmdir(tmp_path)
+    assert math.isnan(seen_in(metrics)["failover_lock_run_dir_free_bytes"])
 
 
 def granted(token: int) -> m.Status:

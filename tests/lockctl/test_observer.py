@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def test_watch_forever_takes_a_silent_server_for_none_and_hears_it_later(house: 
     status = next(seen)
     assert status is not None
     assert status.server_pid == server.pid
+
+
+def test_one_that_asks_notices_a_server_that_is_stopped_while_nothing_changes(house: House) -> None:
+    server = house.serve()
+    seen = watch_forever(house.run_dir, asks=True, idle_s=0.05)
+    assert [status is not None and status.server_pid for status in islice(seen, 5)] == [server.pid] * 5
+    server.send(signal.SIGSTOP)
+    assert None in seen
+    server.send(signal.SIGCONT)
+    assert next(seen) is not None
 
 
 # -- servers that are none ---------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lockserver import doctor
 from lockserver.advice import OVERDUE, TO_DO
-from lockserver.cli import doctor, status_text
+from lockserver.cli import status_text
 from lockserver.rules import messages as m
 
 NOW = datetime(2026, 11, 20, 3, 0, 0, tzinfo=UTC)

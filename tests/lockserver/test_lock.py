@@ -266,7 +266,7 @@ def break_presence(lock: Lock) -> None:
 @pytest.mark.parametrize(
     ("phase", "spoil", "said"),
     [
-        *((phase, break_holder, "nobody is its holder") for phase in (GRANTING, HELD, FENCING)),
+        *((phase, break_holder, "no engine is its holder") for phase in (GRANTING, HELD, FENCING)),
         (FREE, break_free, "b.00000000 is its holder"),
         (IN_DOUBT, break_doubt, "its doubt is None"),
         *((phase, break_sureness, "its doubt is Doubt") for phase in (FREE, GRANTING, HELD)),

@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from evidence.rules.events import StrangersProbed
-from evidence.rules.proof import Policy
 from lockserver.rules.lock import Found
-from lockserver.rules.proof import Unnamed, nobody_holds
+from lockserver.rules.proof import Flags, Unnamed, nobody_holds
 from tests.lockserver.parts import UNNAMED
 
-ORDINARY = Policy()
-PRESUME_DEAD = Policy(presume_dead=True)
-UNPROVEN = Policy(grant_unproven=True)
+ORDINARY = Flags()
+PRESUME_DEAD = Flags(presume_dead=True)
+UNPROVEN = Flags(grant_unproven=True)
 NOBODY = StrangersProbed((), ())
 KNOWN = Unnamed(strangers=NOBODY, others_awaited=(), let_go_lately=False, memory_is_free=False, over=False)
 AWAITED = "no holder file: an unknown holder may come back"

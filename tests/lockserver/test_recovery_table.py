@@ -828,6 +828,7 @@ def test_grant_unproven_does_not_grant_while_an_unknown_life_lock_is_held() -> N
     b = harness.waiter("b")
     harness.advance(WINDOW_S * 20)
     assert a.alive and not b.holds and a.name in harness.waiting_for
+    assert harness.status.fencing is not None and harness.status.fencing.life_lock == "unknown"
 
 
 def test_free_memory_and_no_life_lock_prove_it_though_the_file_cannot_be_read() -> None:

@@ -97,6 +97,7 @@ def test_dead_members_alone_prove_nothing_while_somebody_who_did_not_join_has_th
     harness.kill(*a.processes[:2])
     harness.advance(300)
     assert not b.holds and "did not join" in harness.waiting_for
+    assert harness.status.fencing is not None and harness.status.fencing.life_lock == "held"
     harness.kill(grandchild)
     harness.advance(0.2)
     assert b.holds

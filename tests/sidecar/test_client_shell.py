@@ -31,8 +31,6 @@ class Machine:
 
 
 class Shell(ClientShell):
-    tick: ClassVar[list[object]] = []
-
     def __init__(self) -> None:
         super().__init__("test", Machine(), CannotAsk)
         self.asks: list[Ask] = []

@@ -46,51 +46,24 @@ def test_a_child_whose_parent_died_before_it_was_armed_goes_no_further() -> None
         assert [child.line(), child.line()] == ["armed now", ""]
 
 
-def test_a_dead_pidfd_is_a_dead_parent_whatever_getppid_says() -> None:
-    with Child(lambda say: None) as dead:
-        dead.wait()
-
-        def arm(say: Say) -> None:
-            process_setup.die_with_parent(os.getppid(), parent_pidfd=dead.pidfd)
-            say("still alive")
-
-        with Child(arm) as child:
-            assert child.line() == ""
-            assert os.waitstatus_to_exitcode(child.wait()) == -signal.SIGKILL
-
-
 def test_a_living_parent_is_no_reason_to_die() -> None:
-    parent = os.pidfd_open(os.getpid())
-
     def arm(say: Say) -> None:
         process_setup.die_with_parent(os.getppid())
-        process_setup.die_with_parent(os.getppid(), parent_pidfd=parent)
         say("still alive")
 
     with Child(arm) as child:
         assert child.line() == "still alive"
-    os.close(parent)
 
 
 @pytest.mark.root
-def test_the_first_process_of_a_pid_namespace_dies_with_its_parent_outside() -> None:
-    """getppid() is 0 there, and PID 1 isn't killed by a SIGKILL of its own."""
-    with Child(lambda say: None) as dead:
-        dead.wait()
+def test_the_first_process_of_a_pid_namespace_dies_though_no_kill_of_its_own_ends_it() -> None:
+    def orphaned(say: Say) -> None:
+        process_setup.die_with_parent(1)  # getppid() says 0 there: that parent isn't to be seen
+        say("still alive")
 
-        def alive(say: Say) -> None:
-            process_setup.die_with_parent(0)
-            say("still alive")
-
-        def orphaned(say: Say) -> None:
-            process_setup.die_with_parent(0, parent_pidfd=dead.pidfd)
-            say("still alive")
-
-        with in_new_pid_namespace(alive) as child:
-            assert child.line() == "still alive"
-        with in_new_pid_namespace(orphaned) as child:
-            assert child.line() == ""
-            assert os.waitstatus_to_exitcode(child.wait()) == 128 + signal.SIGKILL
+    with in_new_pid_namespace(orphaned) as child:
+        assert child.line() == ""
+        assert os.waitstatus_to_exitcode(child.wait()) == 128 + signal.SIGKILL
 
 
 def dumped(tmp_path: Path, prepare: Callable[[], None]) -> bool:

@@ -611,7 +611,7 @@ class SimClient(Shell[c.Event, c.Effect]):
         received, ended = self.process.receive(fd)
         for message, self.arriving in received:
             if self.fd == fd:
-                self.feed(c.Heard(message))  # type: ignore[arg-type]
+                self.feed(c.Heard(message))
             for passed in self.arriving:
                 self.process.close(passed)
             self.arriving = ()

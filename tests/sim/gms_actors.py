@@ -242,7 +242,7 @@ class SimReader(Shell[c.Event, c.Effect]):
             for fd in self.kept.pop(effect.generation, {}).values():
                 self.process.close(fd)
             self.world.letting_go(self, effect.generation)
-            self.pending.append(c.Gone(effect.generation))
+            self.pending.append(m.Dropped(effect.generation))
         else:
             self.on(effect)
 
@@ -278,7 +278,7 @@ class SimReader(Shell[c.Event, c.Effect]):
         received, ended = self.process.receive(fd)
         for message, descriptors in received:
             self.arriving = descriptors
-            self.feed(c.Heard(message))  # type: ignore[arg-type]
+            self.feed(c.Heard(message))
         if ended and self.fd == fd:
             self.process.close(fd)
             self.fd = None

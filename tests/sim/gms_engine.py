@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gms import layout as lay
 from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.client_machine import Doing
 from tests.sim.gms_actors import SimReader, memory
 from tests.sim.process import Process
@@ -87,12 +88,12 @@ class Engine:
         if self.role == "deployer" and not world.calm:
             self.writes = rng.choice(SHAPES)
             replace = rng.random() < 0.5
-            wish = c.Want("rw", rng.choice((0.05, 0.5, 2.0)), replace=replace, bytes=sum(self.writes))
+            wish = m.Open("rw", rng.choice((0.05, 0.5, 2.0)), replace=replace, bytes=sum(self.writes))
         elif self.role == "shadow":
-            wish = c.Want("ro", timeout)
+            wish = m.Open("ro", timeout)
         else:
             self.writes = rng.choice(SHAPES)
-            wish = c.Want("rw_or_ro", timeout)
+            wish = m.Open("rw_or_ro", timeout)
         self.asked_at = world.kernel.now
         self.client.feed(wish)
 
@@ -111,12 +112,12 @@ class Engine:
                     world.fail(f"{process} wakes on a layout of another structure")
                 self.bound = effect.opened.hash
                 self._read(effect.opened.generation)
-        elif isinstance(effect, c.Made):
+        elif isinstance(effect, m.Created):
             self.made, self.asked_at = self.made + 1, -1.0
             process.after(rng.random() * 0.05, self._make)
-        elif isinstance(effect, c.Changed):
+        elif isinstance(effect, m.Changed):
             self.told = effect.generation
-        elif isinstance(effect, c.Done):
+        elif isinstance(effect, m.Committed):
             world.grants, self.asked_at = world.grants + 1, -1.0
             self.told = effect.generation
             self.bound = effect.hash
@@ -157,7 +158,7 @@ class Engine:
                 self._give_up()
             else:
                 self.asked_at = self.world.kernel.now
-                self.client.feed(c.Make(self.writes[self.made]))
+                self.client.feed(m.Create(self.writes[self.made]))
         else:
             self._publish()
 
@@ -185,7 +186,7 @@ class Engine:
         elif rng.random() < 0.8:
             self.process.after(how_long, self._sleep)
         if rng.random() < 0.3:
-            self.client.feed(c.Sums(generation, tuple("ab" for _ in slabs)))
+            self.client.feed(m.Checksums(generation, ["ab" for _ in slabs]))
 
     def _unmap(self) -> None:
         for mapping in self.mapped:
@@ -213,7 +214,7 @@ class Engine:
         if self.client.machine.doing is Doing.NOTHING and not self.stale:
             self.wakes = True
             self.asked_at = self.world.kernel.now
-            self.client.feed(c.Want("ro", WAKE_S, expect=self.bound))
+            self.client.feed(m.Open("ro", WAKE_S, expect=self.bound))
 
     # -- how the world sees it -------------------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class Browser:
             wanted["goog:loggingPrefs"] = {"performance": "ALL", "browser": "ALL"}
             session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
             self._session = f"/session/{session['sessionId']}"
+            self.open("about:blank")  # its own first page asks for things of its own
+            self.asked()
         except BaseException:
             self.close()
             raise
@@ -105,7 +107,7 @@ class Browser:
         if self._session:
             with contextlib.suppress(OSError):
                 self._ask("DELETE", self._session)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # its session is its own: whatever it has started ends with it
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._driver.wait()
         self._profile.cleanup()

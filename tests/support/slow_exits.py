@@ -7,16 +7,20 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import Process
 from tests.support.waiting import until
 
 _WALL = 0x40000000
 
 
+def _skip(why: str) -> None:
+    import pytest  # the demo has no use for it
+
+    pytest.skip(why)
+
+
 @contextlib.contextmanager
-def dies_slowly(process: Process) -> Iterator[Callable[[], None]]:
+def dies_slowly(process: Process, cant: Callable[[str], None] = _skip) -> Iterator[Callable[[], None]]:
     """From here on the process, once it is killed, hangs in its exit with everything that it has: memory, files,
     sockets. As one in a driver's hands would.
 
@@ -28,7 +32,7 @@ def dies_slowly(process: Process) -> Iterator[Callable[[], None]]:
     tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
     for task in tasks:
         if libc.ptrace(seize, task, 0, trace_exit) != 0:
-            pytest.skip(f"this machine lets no process trace another ({os.strerror(ctypes.get_errno())})")
+            cant(f"this machine lets no process trace another ({os.strerror(ctypes.get_errno())})")
     ended = False
 
     def let_go() -> None:

@@ -7,16 +7,14 @@ No request may fail. Processes, descriptors, files and memory of what lives on h
 death was seen once. Where vLLM is installed in this Python, its tiny model runs beside the reference engine, as a pair
 of its own. The load and the deaths are those of `tests/gateway/under_load.py`, what "flat" means stands in
 `tests/engine/census.py`. The last report is docs/inside/soak.md. Exits 1 if anything isn't as it should be. After
-Ctrl-C it ends the round that it is in, and reports.
+Ctrl-C or SIGTERM it ends the round that it is in, and reports.
 """
 
 import argparse
 import asyncio
-import contextlib
 import importlib.util
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
@@ -25,14 +23,16 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")  # a start of vLLM takes a quarter of a minute or more
 
+from bench.pair import house
 from tests.engine import census
 from tests.engine.shims import House, Shim
 from tests.gateway.door import Stream
@@ -42,8 +42,9 @@ from tests.support.waiting import DEADLINE_S, until
 from tests.tools.night import WIDTH, begun
 
 REPORT = ROOT / "docs" / "inside" / "soak.md"
-WHERE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+WHERE = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
 Deed = Callable[[Stage], None]
+filled = partial(textwrap.fill, width=WIDTH)
 VLLM_DEEDS: list[Deed] = [
     Stage.kill_main,
     Stage.kill_group,
@@ -101,6 +102,7 @@ class Soak:
     make: Callable[[House, random.Random], Stage]
     deeds: Sequence[Deed]
     dice: random.Random
+    environment: dict[str, str] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
     answers: int = 0
     left: int = 0
@@ -113,10 +115,10 @@ class Soak:
 
     def run(self, seconds: float) -> None:
         try:
-            with _house(self.name) as house:
-                stage = self.make(house, self.dice)
+            with house(WHERE, self.environment) as here:
+                stage = self.make(here, self.dice)
                 self._go_on(stage, time.monotonic() + seconds)
-                now = until(lambda: self._flat(stage), "everything is as it was", 30)
+                now = until(lambda: self._flat(stage), "all is as after the first turn", 60)
                 self.counted.append(now)
         except Exception as error:
             print(f"{self.name}: {traceback.format_exc()}", flush=True)
@@ -150,25 +152,21 @@ class Soak:
         self.left += len(leaving)
         self.gaps += [stream.gap_s for stream in streams]
         longest = max(stream.gap_s for stream in streams)
-        said = (
-            f"{deed.__name__}, {len(streams)} streams, longest gap {longest * 1000:.0f} ms, {len(self.failed)} failed"
-        )
-        print(f"{self.name} {sum(self.done.values())}: {said}", flush=True)
+        said = f"{deed.__name__}, {len(streams)} streams, longest gap {longest * 1000:.0f} ms"
+        print(f"{self.name} {sum(self.done.values())}: {said}, {len(self.failed)} failed", flush=True)
 
     def _look(self, stage: Stage) -> None:
         """After each turn of deaths. What is compared with is the first of these after the pair's start."""
-        stage.whole()
-        until(lambda: _count(stage) == _count(stage), "all connections of the last change are made, or closed")
         self.counted.append(_count(stage))
         self.resident.append((time.monotonic(), census.resident(stage.house, stage.shims, stage.door)))
 
     def _flat(self, stage: Stage) -> dict[str, int] | None:
-        stage.whole()
         now = _count(stage)
         more = self.more_resident()
         if more > census.MOST_MORE:
             raise AssertionError(f"{more >> 10} KiB more of servers and shims")
         grown = census.grown(now, self.counted[1], sum(self.done.values()))
+        print(f"{self.name}: {[f'{name}: {self.counted[1][name]}, now {now[name]}' for name in grown]}", flush=True)
         return None if grown else now
 
     def more_resident(self) -> int:
@@ -180,7 +178,7 @@ class Soak:
         found = [
             f"## {self.name}",
             "",
-            _wrapped(
+            filled(
                 f"{sum(self.done.values())} deaths or cuts ({told}); {self.answers} answers, {self.left} clients that "
                 f"left in mid-answer; **{len(self.failed)} failed**. The longest gap of an answer: median "
                 f"{gaps[len(gaps) // 2] * 1000:.0f} ms, at most {gaps[-1] * 1000:.0f} ms."
@@ -196,14 +194,26 @@ class Soak:
         return [*found, *(f"| {name} | {what[name]} | {now[name]} |" for name in what), ""]
 
 
-KINDS: dict[str, tuple[str, Callable[[House, random.Random], Stage], Sequence[Deed]]] = {
-    "reference": ("The reference engine", Stage, DEEDS),
-    "vllm": ("vLLM", VllmStage, VLLM_DEEDS),
-}
+def soaking(engine: str, dice: random.Random) -> Soak:
+    if engine == "vllm":
+        from tests.vllm.pair import ENVIRONMENT
+
+        return Soak("vLLM", VllmStage, VLLM_DEEDS, dice, dict(ENVIRONMENT))
+    return Soak("The reference engine", Stage, DEEDS, dice)
 
 
 def _count(stage: Stage) -> dict[str, int]:
-    return census.count(stage.house, stage.shims, "0", stage.door)
+    """After a death while no client asks: the door has no idle connections to an engine then, as after any other."""
+
+    def count() -> dict[str, int]:
+        return census.count(stage.house, stage.shims, "0", stage.door)
+
+    active, standby = stage.whole()
+    active.main().kill()
+    until(lambda: standby.state()["state"] == "Active", f"{standby.engine_id} serves")
+    stage.whole()
+    until(lambda: count() == count(), "all connections of the last change are made, or closed")
+    return count()
 
 
 async def _beside(stage: Stage, places: list[int], leaving: list[Stream], strike: Callable[[], None]) -> list[Stream]:
@@ -216,31 +226,6 @@ async def _beside(stage: Stage, places: list[int], leaving: list[Stream], strike
     return streams
 
 
-@contextlib.contextmanager
-def _house(name: str) -> Iterator[House]:
-    directory = Path(tempfile.mkdtemp(prefix="failover-soak-", dir=WHERE))
-    house = House(directory)
-    house.devices.mkdir(mode=0o700)
-    try:
-        if name == "vLLM":
-            from tests.vllm.pair import ENVIRONMENT
-
-            house.environment.update(ENVIRONMENT)
-        yield house
-    finally:
-        shims = [program for program in house.programs if isinstance(program, Shim)]
-        for shim in shims:  # told to end they remove what their engines leave in /dev/shm; killed ones can't
-            shim.signal(signal.SIGTERM)
-        for shim in shims:
-            shim.wait()
-        house.close()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -251,9 +236,10 @@ def main() -> int:
     parser.add_argument("--engines", type=lambda text: text.split(","), default=there)
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"SEED={options.seed}", flush=True)
     began = datetime.now(UTC)
-    soaks = [Soak(*KINDS[engine], random.Random(options.seed)) for engine in options.engines]
+    soaks = [soaking(engine, random.Random(options.seed)) for engine in options.engines]
     threads = [threading.Thread(target=soak.run, args=(options.seconds,)) for soak in soaks]
     for thread in threads:
         thread.start()
@@ -268,7 +254,7 @@ def main() -> int:
     lines = [
         "# The last soak",
         "",
-        _wrapped(
+        filled(
             "`make soak` writes this page: a pair and its door under mixed load, while engines, shims, lock server and "
             "GMS die. What is compared is the first quiet moment after each death was seen once, and the last."
         ),

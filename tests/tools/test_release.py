@@ -49,6 +49,10 @@ def test_what_is_released_names_what_it_is_made_of(released: Path) -> None:
         names = zipfile.ZipFile(wheel).namelist()
         packages = {name.partition("/")[0] for name in names if name.endswith(".py")}
         assert packages and {f"{package}/py.typed" for package in packages} <= set(names)
+    packages = {name.partition("/")[0] for name in zipfile.ZipFile(released / release.WHEEL).namelist()}
+    ours = [package for package in packages if (ROOT / package).is_dir()]
+    listed = subprocess.run(["git", "ls-files", *ours], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert len(ours) > 6 and set(listed.stdout.split()) <= set(zipfile.ZipFile(released / release.WHEEL).namelist())
     bill = json.loads((released / f"gpu_failover-{VERSION}.cdx.json").read_text())
     parts = {each["name"]: each for each in bill["components"]}
     assert {name for name, each in parts.items() if each["scope"] == "required"} == set(CORE)

@@ -32,7 +32,7 @@ authors saw."""
 EPILOG = """\
 Every process of the experiment is its own and is killed at its end. On the host it makes a device of its own in
 /dev/shm, twice as large as --size, and removes it. On a GPU it needs --size free, and no other process should be
-allocating there meanwhile: NVML counts everybody.
+allocating there meanwhile: NVML counts all processes.
 
 exit codes:
   0    memory is kept and freed as GMS expects

@@ -1,4 +1,5 @@
-"""`lockctl doctor`: what the lock stands on, looked at one by one, and what to do where it is shaky.
+"""`lockctl doctor`: what the lock stands on, looked at one by one, and what to do where it is shaky. `failover doctor`
+adds the rest of the pair (`engine_shim/cli/pair_doctor.py`).
 
 It disturbs nothing: no lock is taken on a live file (that the filesystem keeps locks is tried in a scratch directory),
 nothing is removed, and the server is asked for its status as by any observer. What it can't see it says so, and it
@@ -7,6 +8,7 @@ guesses nothing. Who holds which life file: `lifefiles.py`.
 
 import contextlib
 import enum
+import json
 import os
 import resource
 import signal
@@ -14,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +24,17 @@ from queue import Empty, Queue
 
 from evidence.shell.lifefiles import LifeFile, life_files
 from lockserver.cli.guard import NAME as GUARD
-from lockserver.cli.status_text import size, why_unverified
+from lockserver.cli.status_text import Tone, size, why_unverified
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rules import messages as m
 from lockserver.rules import record
-from lockserver.shell.rundir import HOLDER, LIFE, SOCKET
+from lockserver.shell.rundir import HOLDER, LIFE, SOCKET, absolute
 from sidecar.kernel import io_uring, peers, process_state
 from sidecar.kernel.lifelock import LifeLockError, LocksUnsupported, check_directory
+from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.names import incarnation_name
+from sidecar.terminal.terminal import say, terminal_paint
 
 DRIVER_S = 5.0
 DESCRIPTORS_FEW, DESCRIPTORS_TOO_FEW = 4096, 256
@@ -74,15 +78,34 @@ def examine(run_dir: Path, timeout_s: float) -> list[Finding]:
     return [finding for check in CHECKS for finding in check(patient)]
 
 
-def _ok(check: str, found: str) -> Finding:
+def report(findings: Sequence[Finding], run_dir: Path, as_json: bool) -> int:
+    """Prints them. Returns the exit code: 1 if something FAILs."""
+    sick = any(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
+        say(json.dumps({"healthy": not sick, "run_dir": str(run_dir), "checks": checks}))
+        return int(sick)
+    paint = terminal_paint()
+    tones = {Level.OK: Tone.GOOD, Level.WARN: Tone.CARE, Level.FAIL: Tone.BAD}
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
+        if finding.do:
+            say(f"{'':<{width + 8}}-> {finding.do}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
+    return int(sick)
+
+
+def ok(check: str, found: str) -> Finding:
     return Finding(check, Level.OK, found)
 
 
-def _warn(check: str, found: str, do: str) -> Finding:
+def warn(check: str, found: str, do: str) -> Finding:
     return Finding(check, Level.WARN, found, do)
 
 
-def _fail(check: str, found: str, do: str) -> Finding:
+def fail(check: str, found: str, do: str) -> Finding:
     return Finding(check, Level.FAIL, found, do)
 
 
@@ -91,14 +114,14 @@ def _fail(check: str, found: str, do: str) -> Finding:
 
 def _kernel(patient: Patient) -> Iterator[Finding]:
     if sys.platform != "linux":
-        yield _fail("kernel", f"this is {sys.platform}", "run it on Linux: pidfds and OFD locks exist nowhere else")
+        yield fail("kernel", f"this is {sys.platform}", "run it on Linux: pidfds and OFD locks exist nowhere else")
         return
-    yield _ok("kernel", f"Linux {os.uname().release}")
+    yield ok("kernel", f"Linux {os.uname().release}")
     try:
         pidfd = peers.own_pidfd()
     except OSError as error:
         do = "Linux 5.3 or newer is needed, and a seccomp profile that allows pidfd_open"
-        yield _fail("pidfds", f"pidfd_open: {error.strerror}", do)
+        yield fail("pidfds", f"pidfd_open: {error.strerror}", do)
         return
     yield from _refused_calls(pidfd)
     try:
@@ -106,15 +129,15 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
     finally:
         os.close(pidfd)
     if peers.kernel_evidence() is peers.Evidence.PEER:
-        yield _ok("pidfds", "the kernel names the peer of a connection (SO_PEERPIDFD)")
+        yield ok("pidfds", "the kernel names the peer of a connection (SO_PEERPIDFD)")
     else:
         do = "nothing: that works; Linux 6.5 and newer take them from the connection"
-        yield _warn("pidfds", "no SO_PEERPIDFD here: processes send their own", do)
+        yield warn("pidfds", "no SO_PEERPIDFD here: processes send their own", do)
     if own_inodes:
-        yield _ok("identity", "pidfds have inodes (pidfs): a process is known again by the kernel's own name for it")
+        yield ok("identity", "pidfds have inodes (pidfs): a process is known again by the kernel's own name for it")
     else:
         do = "nothing: that works; Linux 6.9 and newer need no secret"
-        yield _warn("identity", "no pidfs here: a process is known again by a secret", do)
+        yield warn("identity", "no pidfs here: a process is known again by a secret", do)
 
 
 def _refused_calls(pidfd: int) -> Iterator[Finding]:
@@ -123,12 +146,12 @@ def _refused_calls(pidfd: int) -> Iterator[Finding]:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         do = "allow it in the seccomp profile: else lockctl hold, vouch_for, and the look-up after a restart don't work"
-        yield _warn("pidfd_open", f"refused here ({error.strerror})", do)
+        yield warn("pidfd_open", f"refused here ({error.strerror})", do)
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except OSError as error:
         do = "allow it in the seccomp profile: else what outlives an engine's main process has to be killed by hand"
-        yield _fail("pidfd_send_signal", f"refused here ({error.strerror})", do)
+        yield fail("pidfd_send_signal", f"refused here ({error.strerror})", do)
 
 
 def _descriptors(patient: Patient) -> Iterator[Finding]:
@@ -139,11 +162,21 @@ def _descriptors(patient: Patient) -> Iterator[Finding]:
             limit, whose = of_server, "the lock server"
     if limit == resource.RLIM_INFINITY or limit >= DESCRIPTORS_FEW:
         amount = "any number" if limit == resource.RLIM_INFINITY else str(limit)
-        yield _ok("descriptors", f"{whose} may have {amount} open")
+        yield ok("descriptors", f"{whose} may have {amount} open")
         return
     level = Level.FAIL if limit < DESCRIPTORS_TOO_FEW else Level.WARN
     found = f"{whose} may have {limit} open; each process of an engine takes two or three"
     yield Finding("descriptors", level, found, f"raise the hard limit to {DESCRIPTORS_FEW} (ulimit -Hn, LimitNOFILE=)")
+
+
+def _inotify(patient: Patient) -> Iterator[Finding]:
+    """All containers of one user on a node share what there is of it."""
+    try:
+        PathWatch(absolute(patient.run_dir)).close()
+        yield ok("inotify", "the kernel tells when the run directory's path leads elsewhere")
+    except CannotWatch as error:
+        why, _, do = str(error).partition("; ")
+        yield warn("inotify", f"{why}: the run directory's path is looked at each second instead", do)
 
 
 def _clock(patient: Patient) -> Iterator[Finding]:
@@ -151,12 +184,12 @@ def _clock(patient: Patient) -> Iterator[Finding]:
     granted = _granted_at(patient.run_dir)
     if up_s <= 0 or datetime.fromtimestamp(now - up_s, UTC).year < 2020:
         do = "set it: times in status and logs mean nothing (the lock itself goes by another clock)"
-        yield _warn("clock", f"the wall clock says {_stamp(now)}, and up for {up_s:.0f} s", do)
+        yield warn("clock", f"the wall clock says {_stamp(now)}, and up for {up_s:.0f} s", do)
     elif granted is not None and granted.timestamp() > now + 1:
         do = "the clock was set back: times in status mislead (the lock itself goes by another clock)"
-        yield _warn("clock", f"it is {_stamp(now)}, before the holder's grant ({granted.isoformat()})", do)
+        yield warn("clock", f"it is {_stamp(now)}, before the holder's grant ({granted.isoformat()})", do)
     else:
-        yield _ok("clock", f"{_stamp(now)}, up since {_stamp(now - up_s)}")
+        yield ok("clock", f"{_stamp(now)}, up since {_stamp(now - up_s)}")
 
 
 def _granted_at(run_dir: Path) -> datetime | None:
@@ -172,7 +205,7 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
         pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     except OSError as error:
         do = "make sure that engines write none: a dump delays a process's death"
-        yield _warn("core dumps", f"core_pattern can't be read: {error.strerror}", do)
+        yield warn("core dumps", f"core_pattern can't be read: {error.strerror}", do)
         return
     piped = pattern.startswith("|")
     where = f"piped into {pattern[1:].split()[0]}" if len(pattern) > 1 and piped else "written to files"
@@ -185,20 +218,20 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
     ]
     if dumping:
         found = f"{where}, and of the holder process {', '.join(dumping)} may: it keeps its memory until that is done"
-        yield _warn(
+        yield warn(
             "core dumps",
             found,
             "forbid it there (sidecar.kernel.process_setup.forbid_core_dumps; the lock's client does it)",
         )
     else:
         also = ", and the holder's processes do" if holder is not None else ""
-        yield _ok("core dumps", f"{where}; the lock's clients forbid their own{also}")
+        yield ok("core dumps", f"{where}; the lock's clients forbid their own{also}")
 
 
 def _late_writes(patient: Patient) -> Iterator[Finding]:
     """What io_uring reads for a process arrives after its end."""
     if why := io_uring.kernel_refuses():
-        yield _ok("io_uring", why)
+        yield ok("io_uring", why)
         return
     holder = patient.status.holder if patient.status is not None else None
     members = [member.pid for member in (holder.members if holder is not None else ()) if member.alive and member.pid]
@@ -206,28 +239,28 @@ def _late_writes(patient: Patient) -> Iterator[Finding]:
     if may:
         found = f"of the holder process {', '.join(may)} may have it: what it reads arrives after the process's end"
         do = "start engines by the engine-shim, or set kernel.io_uring_disabled to 2: no successor gets its KV cache"
-        yield _warn("io_uring", found, do)
+        yield warn("io_uring", found, do)
     elif any(io_uring.is_filtered(pid) for pid in members):
-        yield _ok("io_uring", "the holder's processes have a seccomp filter, as the engine-shim sets it")
+        yield ok("io_uring", "the holder's processes have a seccomp filter, as the engine-shim sets it")
     else:
-        yield _ok("io_uring", "to be had (kernel.io_uring_disabled isn't 2); the engine-shim forbids it to engines")
+        yield ok("io_uring", "to be had (kernel.io_uring_disabled isn't 2); the engine-shim forbids it to engines")
 
 
 def _shared_memory(patient: Patient) -> Iterator[Finding]:
     try:
         space = os.statvfs("/dev/shm")
     except OSError as error:
-        yield _warn("/dev/shm", f"can't be used: {error.strerror}", "mount a tmpfs there: engines share memory in it")
+        yield warn("/dev/shm", f"can't be used: {error.strerror}", "mount a tmpfs there: engines share memory in it")
         return
     in_all, free = space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail
     found = f"{size(in_all)}, {size(free)} free"
     if in_all <= SHM_SMALL:
         do = "too small where an engine has several processes: docker run --shm-size, or an emptyDir of medium Memory"
-        yield _warn("/dev/shm", found, do)
+        yield warn("/dev/shm", found, do)
     elif free < SHM_SMALL:
-        yield _warn("/dev/shm", found, "nearly full: see what lies there")
+        yield warn("/dev/shm", found, "nearly full: see what lies there")
     else:
-        yield _ok("/dev/shm", found)
+        yield ok("/dev/shm", found)
 
 
 def _gpus(patient: Patient) -> Iterator[Finding]:
@@ -238,19 +271,19 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
         yield from found.get(timeout=DRIVER_S)
     except Empty:
         do = "see nvidia-smi and the kernel's log; until it does no engine is granted device memory"
-        yield _fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
+        yield fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
 
 
 def _gpus_that_nvml_sees() -> Iterator[Finding]:
     try:
         import pynvml
     except ImportError:
-        yield _ok("GPUs", f"not looked at: nvidia-ml-py is not installed ({how_to_get('nvml')})")
+        yield ok("GPUs", f"not looked at: nvidia-ml-py is not installed ({how_to_get('nvml')})")
         return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield _ok("GPUs", f"none to be seen here ({error})")
+        yield ok("GPUs", f"none to be seen here ({error})")
         return
     try:
         count = pynvml.nvmlDeviceGetCount()
@@ -260,10 +293,10 @@ def _gpus_that_nvml_sees() -> Iterator[Finding]:
                 exclusive = mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
                 what = f"compute mode {'exclusive-process' if exclusive else 'prohibited'}"
                 found = f"GPU {index} is in {what}: two engines can't both have it open"
-                yield _fail("GPUs", found, f"nvidia-smi -i {index} -c DEFAULT")
-        yield _ok("GPUs", f"{count} seen by NVML")
+                yield fail("GPUs", found, f"nvidia-smi -i {index} -c DEFAULT")
+        yield ok("GPUs", f"{count} seen by NVML")
     except pynvml.NVMLError as error:
-        yield _warn("GPUs", f"NVML fails: {error}", "see nvidia-smi; without NVML memory can't be verified")
+        yield warn("GPUs", f"NVML fails: {error}", "see nvidia-smi; without NVML memory can't be verified")
     finally:
         pynvml.nvmlShutdown()
 
@@ -277,28 +310,28 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         status = os.stat(path)
     except OSError as error:
         do = "give the --run-dir of the lock server; it makes the directory when it starts"
-        yield _fail("directory", f"{path}: {error.strerror}", do)
+        yield fail("directory", f"{path}: {error.strerror}", do)
         return
     if not stat.S_ISDIR(status.st_mode):
-        yield _fail("directory", f"{path} is not a directory", "give the --run-dir of the lock server")
+        yield fail("directory", f"{path} is not a directory", "give the --run-dir of the lock server")
         return
     found = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
-        yield _fail(
-            "directory", f"{found}: shared by everybody", f"give the lock a directory of its own: {path}/failover"
+        yield fail(
+            "directory", f"{found}: shared by all users", f"give the lock a directory of its own: {path}/failover"
         )
     elif os.path.ismount(path) and status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         found += ": a volume's mount point, which others may write to"
-        yield _fail("directory", found, f"use a directory below it, as --run-dir {path}/run")
+        yield fail("directory", found, f"use a directory below it, as --run-dir {path}/run")
     elif status.st_mode & stat.S_IWOTH:
-        yield _fail("directory", f"{found}: any user may replace the lock's files", f"chmod 700 {path}")
+        yield fail("directory", f"{found}: any user may replace the lock's files", f"chmod 700 {path}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         do = f"be user {status.st_uid}; engines make their life files there"
-        yield _fail("directory", f"{found}: closed to user {os.getuid()}", do)
+        yield fail("directory", f"{found}: closed to user {os.getuid()}", do)
     elif status.st_mode & stat.S_IWGRP:
-        yield _warn("directory", f"{found}: its group may replace the lock's files", f"chmod g-w {path}, unless meant")
+        yield warn("directory", f"{found}: its group may replace the lock's files", f"chmod g-w {path}, unless meant")
     else:
-        yield _ok("directory", found)
+        yield ok("directory", found)
     yield from _filesystem(path)
     yield _locks(path)
 
@@ -307,21 +340,25 @@ def _filesystem(path: Path) -> Iterator[Finding]:
     kind, mounted = filesystem(path)
     where = f"{kind} mounted at {mounted}"
     if kind.startswith(NETWORK):
-        yield _warn("filesystem", f"{where}: over a network", "put the run directory on tmpfs or a local disk")
+        yield warn("filesystem", f"{where}: over a network", "put the run directory on tmpfs or a local disk")
     elif kind == "tmpfs":
-        yield _ok("filesystem", where)
+        yield ok("filesystem", where)
     else:
-        yield _ok("filesystem", f"{where}: every grant waits for that disk; on tmpfs it doesn't")
+        yield ok("filesystem", f"{where}: every grant waits for that disk; on tmpfs it doesn't")
+    yield room(path)
+
+
+def room(path: Path) -> Finding:
+    """What is free where the run directory is."""
     space = os.statvfs(path)
     free = space.f_frsize * space.f_bavail
     no_inode = space.f_files > 0 and space.f_favail == 0
     if free >= SPACE_LITTLE and not no_inode:
-        yield _ok("space", f"{size(free)} free")
-        return
+        return ok("space", f"{size(free)} free")
     level = Level.FAIL if free < SPACE_TOO_LITTLE or no_inode else Level.WARN
     found = f"{size(free)} free{', and no inode' if no_inode else ''}"
-    do = f"make room at {mounted}: a grant is written there, and where nothing is free a spare file alone keeps room"
-    yield Finding("space", level, found, do)
+    do = f"make room at {filesystem(path)[1]}: a grant is written there, and where nothing is free a spare file alone "
+    return Finding("space", level, found, do + "keeps room")
 
 
 def filesystem(path: Path) -> tuple[str, str]:
@@ -343,10 +380,10 @@ def _locks(path: Path) -> Finding:
     try:
         check_directory(life if os.path.isdir(life) else path)
     except LocksUnsupported as error:
-        return _fail("OFD locks", str(error), "without them there is no proof: use tmpfs or a local disk")
+        return fail("OFD locks", str(error), "without them there is no proof: use tmpfs or a local disk")
     except (OSError, LifeLockError) as error:
-        return _warn("OFD locks", f"could not be tried: {error}", "run this as the lock server's user")
-    return _ok("OFD locks", "kept by this filesystem")
+        return warn("OFD locks", f"could not be tried: {error}", "run this as the lock server's user")
+    return ok("OFD locks", "kept by this filesystem")
 
 
 # -- the server, and what lies about -------------------------------------------------------------------------------
@@ -357,23 +394,23 @@ def server_findings(patient: Patient) -> Iterator[Finding]:
     if status is None:
         start, look = f"lockserver --run-dir {patient.run_dir}", "look at that process: is it stopped (kill -CONT)?"
         do = start if isinstance(error, NoServer) else look if isinstance(error, ServerSilent) else "be its user"
-        yield _fail("server", str(error), do)
+        yield fail("server", str(error), do)
         return
-    yield _ok("server", f"process {status.server_pid}; the lock is {status.state}")
+    yield ok("server", f"process {status.server_pid}; the lock is {status.state}")
     if status.evidence == "end-of-file only":
         found = "ends are seen by end of file alone: a process may be gone and its memory not"
-        yield _fail("evidence", found, "see pidfds above")
+        yield fail("evidence", found, "see pidfds above")
     else:
-        yield _ok("evidence", f"ends are seen by {status.evidence}")
+        yield ok("evidence", f"ends are seen by {status.evidence}")
     if status.holder is not None and status.memory != "verified":
         do = "nothing, unless the engine says no needs: the server has a reader, and looks at the next grant"
         if status.memory_why:
             do = "give the server a reader (--memory nvml), and say what the engine needs"
-        yield _warn("memory", f"unverified: {why_unverified(status)}", do)
+        yield warn("memory", f"unverified: {why_unverified(status)}", do)
     else:
-        yield _ok("memory", status.memory)
+        yield ok("memory", status.memory)
     for alarm in status.alarms:
-        yield _fail("alarm", alarm, "see what `lockctl status` says about it")
+        yield fail("alarm", alarm, "see what `lockctl status` says about it")
 
 
 def _life_files(patient: Patient) -> Iterator[Finding]:
@@ -381,30 +418,30 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
         files, unreadable = life_files(patient.run_dir / LIFE)
     except FileNotFoundError:
         if patient.status is None:
-            yield _ok("life files", "none")
+            yield ok("life files", "none")
         else:
             found = f"{patient.run_dir / LIFE} was removed: after a restart of the server nothing tells who is gone"
-            yield _fail("life files", found, f"mkdir -m 700 {patient.run_dir / LIFE} (engines that start do it, too)")
+            yield fail("life files", found, f"mkdir -m 700 {patient.run_dir / LIFE} (engines that start do it, too)")
         return
     except OSError as error:
-        yield _warn("life files", f"can't be looked into: {error.strerror}", "run this as the lock server's user")
+        yield warn("life files", f"can't be looked into: {error.strerror}", "run this as the lock server's user")
         return
     if unreadable:
         found = f"{len(unreadable)} can't be looked into: {', '.join(unreadable[:3])}"
-        yield _warn("life files", found, "run this as the lock server's user")
+        yield warn("life files", found, "run this as the lock server's user")
     stale = [file.name for file in files if not file.held]
     if stale:
         by_server = "nothing: the next lock server removes them when no process can come back for them"
         by_hand = "should they still be there in a few seconds, rm them: no process is alive in them"
         found = f"no process locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
-        yield _warn("life files", found, by_server if patient.status is None else by_hand)
+        yield warn("life files", found, by_server if patient.status is None else by_hand)
     known, fenced = _known(patient.status), _fenced(patient.status)
     held = [file for file in files if file.held]
     for file in held:
         yield _held(file, known if patient.status is not None else None, ended=file.name == fenced)
         yield from _halted(file)
     if not (unreadable or stale or held):
-        yield _ok("life files", "none")
+        yield ok("life files", "none")
 
 
 def _known(status: m.Status | None) -> dict[str, set[int] | None]:
@@ -429,25 +466,25 @@ def _fenced(status: m.Status | None) -> str:
 def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bool) -> Finding:
     """`known`: None where the server can't be asked. `ended`: that engine is being fenced."""
     if known is None:
-        return _ok("life lock", f"{file.name}: held by a process; the server can't be asked, so leave it alone")
+        return ok("life lock", f"{file.name}: held by a process; the server can't be asked, so leave it alone")
     if not file.locked_by:
         found = f"{file.name}: held by processes that can't be seen from here"
         if file.name in known:
-            return _ok("life lock", f"{found} (another container's, in a pod)")
-        return _warn("life lock", found, "look again on the node, as root")
+            return ok("life lock", f"{found} (another container's, in a pod)")
+        return warn("life lock", found, "look again on the node, as root")
     found = f"{file.name}: held by " + "; ".join(f"{pid} ({words})" for pid, words in sorted(file.locked_by.items()))
     if file.name not in known:
         found += "; the server doesn't know it as holder or waiter"
-        return _warn("life lock", found, "nothing, if that engine is just starting; else end it")
+        return warn("life lock", found, "nothing, if that engine is just starting; else end it")
     members = known[file.name]
     strange = " ".join(
         str(pid) for pid in sorted(file.locked_by) if members is not None and pid not in members and not _is_guard(pid)
     )
     if not strange:
-        return _ok("life lock", found)
+        return ok("life lock", found)
     when = "this engine is to be gone, and no engine is granted before they are" if ended else "they must end with it"
     do = f"{when}: kill -9 {strange} if they should be gone"
-    return _warn("life lock", f"{found}; never joined: {strange}", do)
+    return warn("life lock", f"{found}; never joined: {strange}", do)
 
 
 def _halted(file: LifeFile) -> Iterator[Finding]:
@@ -455,7 +492,7 @@ def _halted(file: LifeFile) -> Iterator[Finding]:
     for pid in sorted(file.locked_by):
         state, _, do = process_state.state_of(pid).partition(": ")
         if state.startswith(("is stopped", "is frozen")):
-            yield _warn("processes", f"{file.name}: process {pid} {state}, and its engine does nothing meanwhile", do)
+            yield warn("processes", f"{file.name}: process {pid} {state}, and its engine does nothing meanwhile", do)
 
 
 def _is_guard(pid: int) -> bool:
@@ -473,16 +510,17 @@ def _leftovers(patient: Patient) -> Iterator[Finding]:
     asides = [name for name in names if name.startswith(HOLDER + ".unreadable-")]
     for name in asides:
         do = "find out what spoilt it (a full disk? a hand?), then rm it"
-        yield _warn("leftovers", f"{name}: a holder file that could not be read was kept", do)
+        yield warn("leftovers", f"{name}: a holder file that could not be read was kept", do)
     if isinstance(patient.error, NoServer) and SOCKET in names:
-        yield _warn("leftovers", f"{SOCKET} without a server: it was killed", "nothing: the next server replaces it")
+        yield warn("leftovers", f"{SOCKET} without a server: it was killed", "nothing: the next server replaces it")
     if not asides:
-        yield _ok("leftovers", "no holder file was set aside")
+        yield ok("leftovers", "no holder file was set aside")
 
 
 CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     _kernel,
     _descriptors,
+    _inotify,
     _clock,
     _core_dumps,
     _late_writes,
