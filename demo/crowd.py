@@ -44,9 +44,8 @@ VLLM_QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sampled with a seed", "/v1/completions", {"prompt": "The keeper", "temperature": 1.0, "seed": 7}),
     ("two choices with a seed", "/v1/completions", {"prompt": "Fog", "temperature": 1.0, "seed": 7, "n": 2}),
     ("with a penalty", "/v1/completions", {"prompt": "Waves", "temperature": 0, "presence_penalty": 1.0}),
-    ("letters by a pattern", "/v1/completions",
-     {"prompt": "Rules", "temperature": 0, "structured_outputs": {"regex": "[a-c]{150}"}, "ignore_eos": False}),
-)  # fmt: skip
+    ("with another penalty", "/v1/completions", {"prompt": "Rules", "temperature": 0, "frequency_penalty": 0.5}),
+)
 
 
 class Load(NamedTuple):
@@ -61,7 +60,7 @@ class Load(NamedTuple):
 
 LOADS = {
     "reference": Load(QUESTIONS, {"max_tokens": TOKENS}, False),
-    "vllm": Load(VLLM_QUESTIONS, {"model": "tiny", "max_tokens": 400, "ignore_eos": True}, True),
+    "vllm": Load(VLLM_QUESTIONS, {"model": "tiny", "max_tokens": 300, "ignore_eos": True}, True),
 }
 
 
