@@ -16,7 +16,7 @@ typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine
 	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
-	tests/tools tests/test_docs.py tests/test_imports.py demo bench)
+	tests/tools tests/test_docs.py tests/test_imports.py tests/test_walks.py demo bench)
 
 SEEDS ?= 20000
 S ?= 120

@@ -38,9 +38,9 @@ MAY_USE: dict[str, set[str]] = {
 OUTBUILDINGS: dict[str, set[str]] = {
     "k8s": {GROUND_FLOOR, "engine_shim"},
     "tools": {GROUND_FLOOR, "gms", "k8s", "lockserver"},
-    "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim", "tests"},
+    "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim", "evidence", "tests"},
     "bench": {GROUND_FLOOR, "lockserver", "gms", "tools", "tests"},
-    "tests": {*OURS, "k8s", "tools", "bench"},
+    "tests": {*OURS, "k8s", "tools", "bench", "demo"},
 }
 PACKAGES = OURS | set(OUTBUILDINGS)
 

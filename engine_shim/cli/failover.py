@@ -156,7 +156,7 @@ def _capacity(text: str) -> str:
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
     p.run_dir(RUN_DIR)
-    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|doctor|top|down|kill|k8s|completion")
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|doctor|down|kill|top|k8s|completion")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)

@@ -20,17 +20,7 @@ from sidecar.kernel import peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
-from sidecar.machine.context import (
-    DirectoryReplaced,
-    Hindered,
-    Note,
-    PathWatched,
-    Persisted,
-    PersistFailed,
-    Stop,
-    Tick,
-    Time,
-)
+from sidecar.machine import context
 from sidecar.machine.loop import Loop
 from sidecar.machine.turns import Turns
 from sidecar.terminal.logs import Log
@@ -47,8 +37,8 @@ STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
 """What `run` returns when a person wanted the end."""
 
 
-def _time() -> Time:
-    return Time(time.monotonic(), time.time())
+def _time() -> context.Time:
+    return context.Time(time.monotonic(), time.time())
 
 
 class Shell(Turns):
@@ -66,7 +56,7 @@ class Shell(Turns):
         super().__init__(self.effects, _time)
         self.log = log
         self.loop = Loop()
-        self._notes: list[Note] = []
+        self._notes: list[context.Note] = []
         self._publish = False
         self._watched: list[tuple[Path, Callable[[], None]]] = []
         self._watches: dict[Path, PathWatch] = {}
@@ -80,7 +70,7 @@ class Shell(Turns):
         """Carries out: the public status has changed."""
         self._publish = True
 
-    def note(self, effect: Note) -> None:
+    def note(self, effect: context.Note) -> None:
         """Carries out: a line for the log. Written when nothing waits: a grant shouldn't wait for it."""
         self._notes.append(effect)
 
@@ -92,17 +82,17 @@ class Shell(Turns):
         try:
             self.file.write(self.encode(effect.record))
         except OSError as error:
-            self.answer(PersistFailed(effect.seq, error.strerror or str(error)))
+            self.answer(context.PersistFailed(effect.seq, error.strerror or str(error)))
         else:
-            self.answer(Persisted(effect.seq))
+            self.answer(context.Persisted(effect.seq))
 
-    def stop(self, effect: Stop) -> None:
+    def stop(self, effect: context.Stop) -> None:
         """Carries out."""
         self.log.alarm("stopping", why=effect.why)
         self.loop.stopping = effect.why
 
-    def replaced(self) -> DirectoryReplaced:
-        return DirectoryReplaced(f"{self.server_socket.path.parent} or its socket was replaced")
+    def replaced(self) -> context.DirectoryReplaced:
+        return context.DirectoryReplaced(f"{self.server_socket.path.parent} or its socket was replaced")
 
     def look_at_path(self) -> None:
         """For `watch_over`, by a server that a process finds under its path."""
@@ -158,7 +148,7 @@ class Shell(Turns):
         self._look_at = time.monotonic() + LOOK_EVERY_S if why_not or blind else math.inf
         if why_not != self._why_unwatched:
             self._why_unwatched = why_not
-            self.feed(PathWatched(why_not))
+            self.feed(context.PathWatched(why_not))
 
     def _watch(self, path: Path) -> PathWatch:
         """It has just looked. Raises CannotWatch."""
@@ -197,12 +187,12 @@ class Shell(Turns):
                 happened = loop.turn(max(deadline - time.monotonic(), 0.0))
             now = time.monotonic()
             if now >= machine.deadline:
-                self.feed(Tick())
+                self.feed(context.Tick())
             if now >= patience:
                 connections.due(now)
             if (hindrance := connections.hindrance(now)) != self._hindrance:
                 self._hindrance = hindrance
-                self.feed(Hindered(hindrance))
+                self.feed(context.Hindered(hindrance))
             if now >= self._look_at:
                 self._look_again()
             put_off = put_off + 1 if chores and happened else 0

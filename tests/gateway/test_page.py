@@ -1,12 +1,14 @@
 """The door's page in a headless Chromium, in front of a real pair: an engine is killed, and the page says so."""
 
+import asyncio
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.engine.shims import House
-from tests.gateway.door import GatewayProgram
+from tests.gateway.door import GatewayProgram, Stream
 from tests.gateway.test_failover import house
 from tests.gateway.under_load import pair, whole
 from tests.support.browser import TAB, Browser
@@ -32,10 +34,16 @@ def test_the_page_shows_a_failover_as_it_happens_and_asks_nothing_but_this_door(
             "window.said = []; new MutationObserver(() => said.push(document.querySelector('h1').textContent))"
             ".observe(document.querySelector('h1'), {childList: true, characterData: true, subtree: true})"
         )
+        answer = Stream({"prompt": "The sea", "max_tokens": 400, "temperature": 0, "ignore_eos": True})
+        client = threading.Thread(target=lambda: asyncio.run(answer.run(door.port)))
+        client.start()
+        page.until_text("in flight\n1")
         active.main().kill()
         page.until_text(f"{new} serves", f"{old} → {new}", "until the next one was granted", "life lock proven after")
         assert any(f"{new} serves" in said for said in page.run("return window.said"))
-        page.until_text(f"{new} serves; {old} is ready to take over.")
+        page.until_text(f"{new} serves; {old} is ready to take over.", "first answer goes on", "1 answer paused: ")
+        client.join()
+        assert answer.whole, answer.error
 
         nodes = page.tell("Accessibility.getFullAXTree")["nodes"]
         heard = {

@@ -4,6 +4,7 @@ k8s/dra/reference.yaml as it is shipped: lock server, GMS, gateway and two engin
 takes longer is in `test_pair_long.py`.
 """
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +12,9 @@ import pytest
 
 from tests.k8s import queries
 from tests.local_pod.client import ask, asking, page
-from tests.local_pod.ordinary import PATIENCE_S, Place, running
+from tests.local_pod.ordinary import PATIENCE_S, Place, Refused, running
 from tests.local_pod.pair import MAIN, POD, RUN_DIR, WORKER, flips, kill_kept, lock, other, sh, whole
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # some are a minute long on a machine that is otherwise idle
 PRE_STOP_S = 5
@@ -128,3 +130,21 @@ def test_deletion_under_load_no_request_is_refused_within_the_sleep_and_streams_
         ended = [event["container"] for event in here.events("ended")]
         assert set(ended[1:3]) == {"engine-a", "engine-b"} and ended[3:] == ["gateway", "gms", "lockserver"]
         assert all(event["code"] == 0 for event in here.events("ended"))
+
+
+def test_a_door_that_kubelet_keeps_waiting_is_an_alarm_of_failover_status_in_another_container(here: Place) -> None:
+    def status() -> str:
+        return sh(here, "lockserver", "failover status; echo exit code $?")
+
+    def away() -> str:
+        with contextlib.suppress(Refused):  # kubelet waits already, and for longer after each end
+            here.say("kill", "gateway")
+        said = status()
+        return said if "alarm          the door doesn't answer" in said else ""
+
+    with running(here, *POD):
+        whole(here)
+        until(lambda: status().endswith("exit code 0"), "clients reach an engine")
+        assert "door           http://localhost:8000/v1  (answers)" in status()
+        said = until(away, "status says so")
+        assert "redundancy     yes" in said and said.endswith("exit code 1")

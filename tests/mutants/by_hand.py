@@ -294,7 +294,13 @@ BY_HAND = (
     Mutant(
         "hindrances-are-told",
         "what keeps callers out, or keeps a grant from them, is an alarm while it lasts",
-        (("sidecar/machine/shell.py", "                self.feed(Hindered(hindrance))\n", "                pass\n"),),
+        (
+            (
+                "sidecar/machine/shell.py",
+                "                self.feed(context.Hindered(hindrance))\n",
+                "                pass\n",
+            ),
+        ),
         tests=("tests/sidecar/test_shell.py", "tests/chaos/test_hindered.py"),
     ),
     Mutant(
@@ -454,7 +460,7 @@ BY_HAND = (
     Mutant(
         "parent-check",
         "a child armed after its parent's death ends itself",
-        (("sidecar/kernel/process_setup.py", "    if gone:\n", "    if False:\n"),),
+        (("sidecar/kernel/process_setup.py", "    if os.getppid() != parent_pid:\n", "    if False:\n"),),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
