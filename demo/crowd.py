@@ -36,8 +36,6 @@ QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """Kind, path, and what is asked."""
 CONTINUED = 4
 """So many of them go on from their tokens; the others are made again and compared."""
-_SCHEMA = {"type": "object", "properties": {"said": {"type": "string", "pattern": "^[a-f]{90}$"}}, "required": ["said"]}
-_FORM = {"type": "json_schema", "json_schema": {"name": "said", "schema": _SCHEMA}}
 VLLM_QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("text", "/v1/completions", {"prompt": "The old lighthouse", "temperature": 0}),
     ("text with a bias", "/v1/completions", {"prompt": "At sea", "temperature": 0, "logit_bias": {"5": 2}}),
@@ -46,9 +44,8 @@ VLLM_QUESTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sampled with a seed", "/v1/completions", {"prompt": "The keeper", "temperature": 1.0, "seed": 7}),
     ("two choices with a seed", "/v1/completions", {"prompt": "Fog", "temperature": 1.0, "seed": 7, "n": 2}),
     ("with a penalty", "/v1/completions", {"prompt": "Waves", "temperature": 0, "presence_penalty": 1.0}),
-    ("JSON by a schema", "/v1/chat/completions",
-     {**_TALK, "temperature": 0, "response_format": _FORM, "ignore_eos": False}),
-)  # fmt: skip
+    ("with another penalty", "/v1/completions", {"prompt": "Rules", "temperature": 0, "frequency_penalty": 0.5}),
+)
 
 
 class Load(NamedTuple):
@@ -63,7 +60,7 @@ class Load(NamedTuple):
 
 LOADS = {
     "reference": Load(QUESTIONS, {"max_tokens": TOKENS}, False),
-    "vllm": Load(VLLM_QUESTIONS, {"model": "tiny", "max_tokens": 400, "ignore_eos": True}, True),
+    "vllm": Load(VLLM_QUESTIONS, {"model": "tiny", "max_tokens": 300, "ignore_eos": True}, True),
 }
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from demo.measured import PHASES, Measured
 
-BIN_S = 0.25
-GAP_S = 0.15
+BIN_S = 0.1
+GAP_S = 0.05
 """What is shorter between two pieces isn't drawn as a gap."""
 WIDTH, LEFT, RIGHT = 960, 190, 12
 STYLE = Path(__file__).with_name("report.css")

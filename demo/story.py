@@ -29,6 +29,8 @@ ENGINES_ARE = {
     "reference": "The engines are the small reference engine, whose arithmetic is real and whose text means nothing",
     "vllm": "The engines are vLLM on the CPU, with a tiny model whose text means nothing",
 }
+CALM_S = 1.0
+"""Between a pair that is whole and the next kill: for a person who looks on, and sees the answers flow again."""
 SETTLED_S = 0.1
 """What an engine has sent before it was killed has come by then."""
 
@@ -179,7 +181,8 @@ def the_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Who
     killed_at = 0.0
     for number in range(1, kills + 1):
         before = whole
-        pair.until(partial(_everybody_reads, crowd, killed_at), "every client is in the middle of an answer")
+        calm = time.monotonic() + CALM_S
+        pair.until(partial(_everybody_reads, crowd, killed_at, calm), "every client is in the middle of an answer")
         failovers = pair.door()["pairs"][0]["failovers"]
         pidfd = pair.pidfd_of_main(before.holder.pid)
         answers = crowd.answers()
@@ -208,8 +211,8 @@ def the_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Who
     return whole
 
 
-def _everybody_reads(crowd: Crowd, since: float) -> bool | None:
-    return crowd.everybody_reads(since) or None
+def _everybody_reads(crowd: Crowd, since: float, calm: float) -> bool | None:
+    return (time.monotonic() > calm and crowd.everybody_reads(since)) or None
 
 
 def _another(pair: Pair, before: Whole) -> Whole | None:
@@ -251,6 +254,8 @@ def check_weights(before: gm.Status, after: gm.Status) -> None:
 def the_servers_die(pair: Pair, crowd: Crowd, before: Whole, measured: Measured) -> None:
     who = before.holder.engine_id
     title(f"3. kill -9 of the lock server and of GMS, while {who} answers all of them")
+    calm = time.monotonic() + CALM_S
+    pair.until(partial(_everybody_reads, crowd, 0.0, calm), "every client is in the middle of an answer")
     servers = {name: pair.pidfd_of(module) for name, module in (("the lock server", "lockserver"), ("GMS", "gms"))}
     answers = crowd.answers()
     ended = sum(client.requests for client in crowd.clients)

@@ -122,7 +122,8 @@ def _lines() -> Iterator[str]:
 def _introduction(module: ModuleType) -> str:
     """Without its last paragraph, which is about the source. Its first line is about the module."""
     first, _, rest = (module.__doc__ or "").rpartition("\n\n")[0].partition("\n\n")
-    return f"{first}\n\n```python\n{textwrap.dedent(rest)}\n```"
+    code = re.sub(r" +#", "  #", textwrap.dedent(rest))  # as `ruff format` has it
+    return f"{first}\n\n```python\n{code}\n```"
 
 
 def _field(name: str) -> str:

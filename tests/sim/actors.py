@@ -341,6 +341,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
         self.number += 1
         self.processes[self.number] = pidfd
+        self.world.met.add(self.process_behind(self.number))
         inode, found = self.process.pidfd_inode(pidfd), max(self.process.pidfd_pid(pidfd), 0)
         identity = f"pidfs:{inode}" if inode is not None else ""
         return e.Peer(self.number, identity, pid or found, local_pid or found)

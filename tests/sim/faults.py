@@ -209,7 +209,9 @@ class Faults:
         except OSError:
             return
         world.spoiled = True
-        world.older_file |= how == "restore"
+        if how == "restore":
+            world.older_file = True
+            world.met.clear()
         world.file_lost = world.file_lost or how in ("unlink", "restore")
         world.note_fault(f"{how} the holder file")
 

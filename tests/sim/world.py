@@ -104,6 +104,8 @@ class World(Schedule[SimServer]):
         """Between a holder's death and its successor's Active."""
         self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.clock_went_back = False
         self.went_back = self.older_file = False
+        self.met: set[Process] = set()
+        """Those of whom a server has had a pidfd since an older holder file was put back."""
         """The path leads to a directory again in which an older file is."""
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
@@ -223,6 +225,8 @@ class World(Schedule[SimServer]):
             for process in other.processes:
                 if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder
+                if self.older_file and not process.alive and process not in self.met:
+                    continue  # it was killed before it could come again, and no file names it
                 if process in self.silent or (
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):

@@ -16,10 +16,12 @@ import pytest
 
 from sidecar.terminal.names import VERSION
 from tests.support.processes import ROOT
+from tests.support.waiting import until
 from tools import lock, release
 
 CORE = ("msgspec", "httptools")
 REFERENCE = ("numpy", "numpy.libs")
+DOOR = ("uvloop", "prometheus_client")
 SCRIPTS = [
     name
     for folder in (ROOT, ROOT / "tools" / "local_pod")
@@ -62,13 +64,18 @@ def test_what_is_released_names_what_it_is_made_of(released: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_alone_says_what_it_lacks_and_does_what_needs_nothing_more(released: Path, tmp_path: Path) -> None:
+def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
+    released: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     site = next((home / "lib").glob("python*/site-packages"))
 
+    environment = {"PATH": f"{home}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    run_dir = tmp_path_factory.mktemp("r") / "run"  # a short name: sockets are in it
+    environment |= {"FAILOVER_RUN_DIR": str(run_dir), "FAILOVER_HOST_DEVICES": str(tmp_path)}
+
     def ask(command: str, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": f"{home}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         asked = [str(home / "bin" / command), *words]
         done = subprocess.run(asked, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=240)
         assert "Traceback" not in done.stderr, done.stderr
@@ -104,7 +111,16 @@ def test_a_wheel_alone_says_what_it_lacks_and_does_what_needs_nothing_more(relea
     bring(REFERENCE)
     up = ask("failover", "up")
     assert up.returncode == 64 and "lacks uvloop, prometheus_client: " in up.stderr and "[gateway]'" in up.stderr
-    assert not list(tmp_path.glob("**/gpu-failover*/"))
+    assert not run_dir.exists()
+    bring(DOOR)
+    words = [str(home / "bin" / "failover"), "up", "--listen", "127.0.0.1:0", "--capacity", "128MiB"]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as pair:
+        try:
+            until(lambda: re.search("^redundancy +yes", ask("failover", "status").stdout, re.M), "one is ready, too")
+            assert ask("failover", "down").returncode == 0
+        finally:
+            pair.terminate()
+    assert pair.returncode == 0
 
 
 def _writes_what_is_for_kubernetes(ask: Ask, target: Path) -> None:
