@@ -225,8 +225,8 @@ class World(Schedule[SimServer]):
             for process in other.processes:
                 if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder
-                if self.older_file and not process.alive and process not in self.met:
-                    continue  # it was killed before it could come again, and no file names it
+                if self.older_file and process not in self.met and (process.stopped or not process.alive):
+                    continue  # it was stopped or killed before it could come again, and no file names it
                 if process in self.silent or (
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):
