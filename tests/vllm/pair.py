@@ -265,6 +265,8 @@ class Pair:
         if self.census:
             return
         self.whole()
+        for shim in self.shims:
+            kept(shim)  # a shim speaks HTTP in a thread that begins with its first client
         until(lambda: self.count() == self.count(), "all connections of the last change are made, or closed")
         self.census, self.counted_resident, self.turns = self.count(), self.resident(), 0
 
