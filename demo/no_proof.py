@@ -113,12 +113,13 @@ def _look(pair: Pair, before: Whole, seen: Seen, began: float, *, hanging: bool)
     """Whether another engine serves."""
     lock = pair.lock()
     holder = lock.holder if lock is not None else None
-    if not seen.granted_s and holder is not None and holder.token != before.holder.token:
-        seen.granted_s, seen.hanging = time.monotonic() - began, hanging
+    another = holder if holder is not None and holder.token != before.holder.token else None
     engine = pair.engine(before.ready.engine_id)
     seen.wakes_failed = max(seen.wakes_failed, engine.get("deaths", 0))
     seen.why = engine.get("last_end") or seen.why
-    return holder is not None and holder.token != before.holder.token and bool(holder.endpoint)
+    if not seen.granted_s and (another is not None or seen.wakes_failed):  # a wake may have failed between two looks
+        seen.granted_s, seen.hanging = time.monotonic() - began, hanging
+    return another is not None and bool(another.endpoint)
 
 
 def _worker(pair: Pair, whole: Whole) -> int:

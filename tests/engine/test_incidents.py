@@ -172,7 +172,7 @@ def test_no_engine_ever_gets_through_its_start(house: House, pager: Pager) -> No
         until(partial(ended, deaths), "it ends again")
         pager.goes_on(5 * 60)
     code, said = pager.status("--door", "none")
-    assert code == 1 and "nobody serves  the lock server knows of none that did. Next: a " in said
+    assert code == 1 and "none serves    the lock server knows of none that did. Next: a " in said
     assert "a fault in init" in said
     pager.fires("FailoverNobodyServes critical")
 
