@@ -76,7 +76,7 @@ bench: $(venv) ## the benchmarks
 sim: $(venv) ## SEEDS=20000 schedules in the simulator
 	@$(python) -m tests.sim --seeds $(SEEDS)
 
-hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SEED=... repeats one
+hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
 
 mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth, by-hand, tenth-by-hand: some of them
