@@ -32,7 +32,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-a
 # little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.
 promises := tests/chaos/test_shell_rules.py tests/chaos/test_evidence.py tests/chaos/test_switchover.py
 
-test: $(venv) ## what finds most a second, in less than five minutes
+test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(pytest) -n 3 -m "not slow and not chaos and not root" tests
 	$(pytest) -n 3 -m "not root" $(promises)
 	$(python) -m tests.sim --seeds 500
