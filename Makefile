@@ -32,7 +32,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-a
 # little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.
 promises := tests/chaos/test_shell_rules.py tests/chaos/test_evidence.py tests/chaos/test_switchover.py
 
-test: $(venv) ## what finds most a second, in less than five minutes
+test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(pytest) -n 3 -m "not slow and not chaos and not root" tests
 	$(pytest) -n 3 -m "not root" $(promises)
 	$(python) -m tests.sim --seeds 500
@@ -76,7 +76,7 @@ bench: $(venv) ## the benchmarks
 sim: $(venv) ## SEEDS=20000 schedules in the simulator
 	@$(python) -m tests.sim --seeds $(SEEDS)
 
-hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SEED=... repeats one
+hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
 
 mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth, by-hand, tenth-by-hand: some of them

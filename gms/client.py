@@ -7,7 +7,7 @@
         writer.memory(slab)[:] = ...
         reader = writer.commit(layout)              # and this process reads it from here on
 
-    reader = client.read(timeout_s=60)              # everybody else
+    reader = client.read(timeout_s=60)              # every other process
     reader.view("embed.weight")
     reader.sleep()                                  # unmapped; addresses and descriptors stay
     reader.wake(timeout_s=30)                       # the same addresses; or StaleLayout

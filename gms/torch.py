@@ -1,9 +1,9 @@
 """Modules of torch: publish one, and adopt it in another process without a copy.
 
-    with client.write() as writer:               # who loads the weights
+    with client.write() as writer:               # in the process that loads the weights
         reader = publish(model, writer)
 
-    with torch.device("meta"):                   # everybody else
+    with torch.device("meta"):                   # in every other process
         model = Model(config)
     adopt(model, client.read())
 

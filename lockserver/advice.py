@@ -29,7 +29,7 @@ TO_DO = (
         "it comes back by itself if it lives; if it is stopped (state T), kill -CONT or kill -9 it",
     ),
     ("is alive", LOOK_AT_IT),
-    ("memory: ", "another process has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
+    ("memory: ", "another process has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows which"),
     ("its file is missing", "its life file was removed by hand; nothing proves its end but the death of its processes"),
     ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
     ("--grant-unproven", "find out whether the old holder's processes are gone; the alarm says how to go on then"),
@@ -60,7 +60,7 @@ def advice(status: Status) -> list[str]:
     elif status.state == "FREE":
         starts = [permit.holder for permit in status.permits.values() if permit.holder]
         if status.waiters:
-            todo.append("no engine serves: see why those who wait aren't ready")
+            todo.append("no engine serves: see why the engines that wait aren't ready")
         elif starts:
             todo.append(f"no engine serves yet: {starts[0]} starts, and its log shows how far it is")
         else:

@@ -40,7 +40,8 @@ from gateway.rules.visitors import Visitor
 UNREACHABLE_S = 0.05
 """Where no engine listens, it is tried again after so long."""
 POISON = (
-    "three engines have died while they had only this request and had given nothing of its answer: it isn't tried again"
+    "three engines have died while they had this request, the last one with it alone, and had given nothing of its "
+    "answer: it isn't tried again"
 )
 CLOSING = "the door is closing: ask again"
 

@@ -146,7 +146,7 @@ def _answered(status: Status) -> tuple[str, str]:
     if status.state == "FENCING":
         return "bad", f"No engine serves: the last one is gone{then}"
     starts = [permit.holder for permit in status.permits.values() if permit.holder]
-    return "bad", f"No engine serves yet: {starts[0]} starts." if starts else "No engine serves, and none is ready to."
+    return "bad", f"No engine serves yet: {starts[0]} starts." if starts else "No engine serves, and none is ready."
 
 
 # -- engines -------------------------------------------------------------------------------------------------------

@@ -334,7 +334,7 @@ class Gateway:
                 ("token", "The newest fencing token that was seen", labels, newest),
                 ("failovers_total", "Changes of the engine that serves", labels, float(pair.failover.count)),
                 ("severed_total", "Requests that a switchover took away at its bound", labels, severed),
-                ("redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("redundant", "Engines that wait, and are ready", labels, float(len(admission.grants.lock.ready))),
                 ("lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
         return values

@@ -121,7 +121,9 @@ def _probe(pod: Pod, program: Program, kind: str, probe: Node) -> None:
         _exec(program, kind, probe, command)
     grace = probe["terminationGracePeriodSeconds"].number
     if kind == "livenessProbe" and (pod.grace_s if grace is None else grace) > LIVENESS_GRACE_S:
-        probe.warn("a short terminationGracePeriodSeconds belongs here: who doesn't answer doesn't mind SIGTERM either")
+        probe.warn(
+            "a short terminationGracePeriodSeconds belongs here: a program that doesn't answer doesn't mind SIGTERM"
+        )
     if command and kind != "readinessProbe":
         path = _PATHS[program.name][kind][0]
         probe.warn(

@@ -154,7 +154,7 @@ def _has_devices(program: Program) -> bool:
 
 
 def _devices(pod: Pod, ours: list[Program]) -> None:
-    """Everybody who looks at a GPU needs it, and all of them the same."""
+    """Every part that looks at a GPU needs it, and all of them the same."""
     on_gpus: list[tuple[Program, str]] = []
     gpus_here = any(_has_devices(program) for program in ours)
     for program in ours:

@@ -19,6 +19,7 @@ from tests.support.processes import ROOT
 
 DOCS = (ROOT / "docs" / "using" / "kubernetes.md").read_text(encoding="utf-8")
 RUNBOOK = (ROOT / "docs" / "using" / "troubleshooting.md").read_text(encoding="utf-8")
+CONFIGURATION = ROOT / "docs" / "using" / "configuration.md"
 TYPED = DOCS + RUNBOOK + (ROOT / "README.md").read_text(encoding="utf-8")
 IMAGES = ROOT / "k8s" / "images"
 SIDECAR_AND_ENGINE = "".join(path.read_text(encoding="utf-8") for path in IMAGES.glob("*.Containerfile"))
@@ -26,13 +27,19 @@ OBJECTS = list(yaml.safe_load_all(POD))
 DEPLOYMENT, SERVICE = (next(each for each in OBJECTS if each["kind"] == kind) for kind in ("Deployment", "Service"))
 SPEC = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINERS = {each["name"]: each for each in SPEC["initContainers"] + SPEC["containers"]}
+WITHOUT_DRA = {
+    each["name"]
+    for document in yaml.safe_load_all((SHIPPED / "no-dra.yaml").read_text(encoding="utf-8"))
+    if document["kind"] == "Deployment"
+    for each in document["spec"]["template"]["spec"]["containers"]
+}
 
 
 @pytest.mark.parametrize(
     ("pattern", "there"),
     [
         (r"\b(?:deployment|service)/(\S+)", {DEPLOYMENT["metadata"]["name"]}),
-        (r"kubectl (?:exec|logs) [^`]*?-c\s+([a-z-]+)", set(CONTAINERS)),
+        (r"kubectl (?:exec|logs) [^`]*?-c\s+([a-z-]+)", {*CONTAINERS, *WITHOUT_DRA}),
         (r"http://(?!localhost)([a-z]+)", {SERVICE["metadata"]["name"]}),
         (r"service/failover \d+:(\d+)", {str(port["port"]) for port in SERVICE["spec"]["ports"]}),
         (r"deviceclass (\S+)", {OBJECTS[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"]}),
@@ -118,3 +125,12 @@ def test_the_kustomization_fits_the_manifest() -> None:
     assert [each["name"] for each in spec["initContainers"] + spec["containers"]] == list(CONTAINERS)
     for engine in spec["containers"]:
         assert "HF_TOKEN" in [each["name"] for each in engine["env"]]
+
+
+def test_the_patch_for_the_doors_keys_fits_the_manifest() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", CONFIGURATION.read_text(), re.DOTALL)
+    made = overlaid(OBJECTS, patches_of([yaml.safe_load(text)], yaml.safe_load_all))
+    assert errors(check([("docs", yaml.safe_dump_all(made))], have=[("Secret", "door-keys")])) == []
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    (door,) = (each for each in deployment["spec"]["template"]["spec"]["initContainers"] if each["name"] == "gateway")
+    assert {"FAILOVER_API_KEYS", "FAILOVER_RUN_DIR"} <= {each["name"] for each in door["env"]}

@@ -50,7 +50,7 @@
 {{- end }}
     - {name: ENGINE_ID, value: {{ .id }}}
 {{- if $first }}
-    - {name: ENGINE_ROLE, value: primary} # loads the weights if nobody has
+    - {name: ENGINE_ROLE, value: primary} # loads the weights if no engine has
 {{- else }}
     - {name: ENGINE_ROLE, value: shadow} # only ever reads them: two writers of several GPUs could wait for each other
 {{- end }}
@@ -61,7 +61,7 @@
   ports:
     - {name: probe-{{ .id }}, containerPort: {{ .probe }}}{{ if $first }} # /live /startup /ready /state /metrics{{ else }} # one network for all containers: not 9000 again{{ end }}
 {{- if and $first (not .Values.gateway.enabled) }}
-    - {name: http, containerPort: 8000} # whoever is awake listens there, so it is declared once
+    - {name: http, containerPort: 8000} # the engine that is awake listens there, so it is declared once
 {{- end }}
 {{- if and $first $in_place }}
   # In place, /startup passes with the shim's first moment, also while the engine loads.
