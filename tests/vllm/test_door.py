@@ -193,7 +193,7 @@ class Round:
     rows: dict[str, Row]
     streams: dict[str, Stream] = field(init=False)
     broken: set[str] = field(default_factory=set)
-    """Rows that were in mid-answer at the strike."""
+    """Rows whose clients didn't have all of their answer at the strike."""
     text: str = ""
     """What OpenAI's own client has of a chat."""
     whole: Any = None
@@ -275,14 +275,15 @@ def test_a_kill_in_mid_answer_loses_no_token_and_repeats_none(
     for _ in range(ROUNDS):
         active, _ = pair.whole()
         found = asyncio.run(Round(rows).run(door.port, lambda active=active: active.main().kill()))  # type: ignore[misc]
-        assert found.broken
+        ways = {name: how(door, name) for name in found.broken}
+        assert set(ways.values()) - {"passed"}, "none was in mid-answer"
         for name, row in rows.items():
             answer = Answer(found.streams[name])
             check(row, answer)
             agree[name][0] += sum(a == b for a, b in zip(answer.ids, like[name].ids, strict=False))
             agree[name][1] += len(like[name].ids)
             gaps[name] = max(gaps.get(name, 0), found.streams[name].gap_s)
-            assert name not in found.broken or how(door, name) == row.how
+            assert ways.get(name, "passed") in (row.how, "passed")  # what was on its way at the kill may be all
             if name in SAMPLED:
                 assert all(choice.text == text_of(model, choice.ids) for choice in answer.choices.values()), name
             else:
