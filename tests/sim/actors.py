@@ -45,6 +45,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         super().__init__(world, world.kernel.spawn("server", container=world.apart), "server")
         self.world = world
         self.processes: dict[int, int] = {}
+        self.met: set[Process] = set()
         self.probes: dict[str, int] = {}
         self.old_probes: dict[str, list[int]] = {}
         self.names: dict[str, int] = {}
@@ -276,7 +277,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
 
     def process_behind(self, number: int) -> Process:
         """In the truth."""
-        return self.process._pidfd(self.processes[number]).process
+        return self.process.behind(self.processes[number])
 
     def life_is_locked(self, name: str) -> bool:
         """In the truth."""
@@ -341,7 +342,8 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
         self.number += 1
         self.processes[self.number] = pidfd
-        self.world.met.add(self.process_behind(self.number))
+        for met in (self.met, self.world.met):
+            met.add(self.process_behind(self.number))
         inode, found = self.process.pidfd_inode(pidfd), max(self.process.pidfd_pid(pidfd), 0)
         identity = f"pidfs:{inode}" if inode is not None else ""
         return e.Peer(self.number, identity, pid or found, local_pid or found)

@@ -279,6 +279,10 @@ class Process:
             raise error(errno.ESRCH, fd)
         self.kernel.kill(target)
 
+    def behind(self, fd: int) -> "Process":
+        """The process of a pidfd, in the truth."""
+        return self._pidfd(fd).process
+
     def _pidfd(self, fd: int) -> Pidfd:
         file = self._file(fd)
         if not isinstance(file, Pidfd):

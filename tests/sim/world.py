@@ -206,9 +206,22 @@ class World(Schedule[SimServer]):
         self._nobody_else(tree)
         if token <= self.last_token and not (self.clock_went_back and (self.spoiled or self.life_lost)):
             self.fail(f"{tree.name} got token {token} after token {self.last_token}")
+        if not self.reads_memory:
+            known = self._known()
+            self.silent.update(process for process in tree.processes if not process.alive and process not in known)
         self.last_token, tree.granted, tree.holds = token, token, True
         self.greatest_token = max(self.greatest_token, token)
         return True
+
+    def _known(self) -> set[Process]:
+        """Of these the server has met a pidfd, or a client has a copy. Of one that isn't among them, and was killed
+        before its tree was granted, nothing tells without a memory reader (docs/inside/lock.md, "Not covered").
+        """
+        clients = [slot.client for slot in self.slots if slot.client is not None and slot.client.process.alive]
+        copies = {
+            client.process.behind(fd) for client in clients for kept in client.kept.values() for fd in kept.values()
+        }
+        return copies | (self.server.met if self.server is not None else set())
 
     def _nobody_else(self, tree: Tree) -> None:
         for other in self.trees.values():
@@ -225,13 +238,14 @@ class World(Schedule[SimServer]):
             for process in other.processes:
                 if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder
-                if self.older_file and process not in self.met and (process.stopped or not process.alive):
+                unnamed = process not in self.met or (self.clock_went_back and other.granted < self.greatest_token)
+                if self.older_file and unnamed and (process.stopped or not process.alive):
                     continue  # it was stopped or killed before it could come again, and no file names it
                 if process in self.silent or (
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):
                     continue  # in a new directory, free memory is proof enough: the main process would hold more
-                if self._is_frozen_out_of_sight(process):
+                if self._is_frozen_out_of_sight(process, tree):
                     continue
                 dying_will_do = self.grant_unproven or self.evidence == "none" or self.reads_memory
                 if process.alive or not (process.gone or dying_will_do or process in other.forks):
@@ -260,11 +274,11 @@ class World(Schedule[SimServer]):
     def _named(self) -> set[Process]:
         return {slot.client.process for slot in self.slots if slot.client is not None and slot.client.names}
 
-    def _is_frozen_out_of_sight(self, process: Process) -> bool:
-        """It couldn't come to the server in a new directory, and no memory is read. While it lives the names tell of
-        it, if it has them; once it dies they go before it is gone.
+    def _is_frozen_out_of_sight(self, process: Process, next_one: Tree) -> bool:
+        """It couldn't come to the server in a new directory, and no memory is read, or none is asked for. While it
+        lives the names tell of it, if it has them; once it dies they go before it is gone.
         """
-        unread = self.life_lost and not self.reads_memory
+        unread = self.life_lost and not (self.reads_memory and next_one.needs)
         return unread and process in self.frozen and not (process.alive and process in self._named())
 
     def touching(self, tree: Tree, process: Process) -> None:
