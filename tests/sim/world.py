@@ -190,6 +190,8 @@ class World(Schedule[SimServer]):
             client, conn = clients.get(waiter.incarnation.name), waiter.incarnation.conn
             if holder is None or client is None or copies.under_way_with(conn) != 0 or client.process.stopped:
                 continue
+            if conn is None or server.process.unread(server.conns[conn]):
+                continue  # it is about to hear of an end
             there = {member.number for member in holder.members.values() if member.process is not None}
             kept = set(client.kept.get(holder.name, ()))
             if kept != there and not self.cut_rate:
@@ -398,12 +400,14 @@ class World(Schedule[SimServer]):
         )
 
     def _lives_as_another(self, server: SimServer) -> bool:
-        """An alarm says that a process of the holder lives and can't be killed from here, and so it is: a child was
-        believed to be the main process, and the true one has executed its program anew. A person has to end it.
+        """An alarm says that a process of the holder lives, and so it is: its main process has executed its program
+        anew, and left a child; or a child was believed to be the main process. A person has to end it.
         """
         holder = server.machine.active.holder
         if holder is None or "overdue" not in server.machine.context.alarms:
             return False
+        if self._was_another_one(self.trees[holder.name]):
+            return True
         living = [member for member in holder.members.values() if not member.dead]
         mains = {slot.tree.main for slot in self.slots if slot.tree is not None and slot.tree.name != holder.name}
         return bool(living) and all(
