@@ -491,6 +491,12 @@ class World(Schedule[SimServer]):
         """Its main process executed its program anew: where only the old one is known, that process is alive."""
         return any(other is not tree and other.main is tree.main for other in self.trees.values())
 
+    def _left_a_child(self) -> bool:
+        """A main process lives on as another program, and a server that never met it as the old one met its child."""
+        current = {slot.tree.name for slot in self.slots if slot.tree is not None}
+        left = (tree for tree in self.trees.values() if tree.name not in current and self._was_another_one(tree))
+        return any(worker.alive for tree in left for worker in tree.workers)
+
     def _on_file(self, tree: Tree) -> bool:
         """It holds, though it may not know."""
         try:
@@ -505,6 +511,7 @@ class World(Schedule[SimServer]):
             self.fail("no server runs at the end")
         machine = server.machine
         can_prove = self.sees_all and not (self.spoiled or self.life_lost or self.one_stays_stopped)
+        can_prove = can_prove and not self._left_a_child()
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
