@@ -1,5 +1,10 @@
 """`python -m demo` plays the demo, or says what is missing here."""
 
+from sidecar.terminal import starting
+
+if __name__ == "__main__":
+    starting.die_of_ctrl_c()
+
 import argparse
 import json
 import os

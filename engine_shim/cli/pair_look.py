@@ -5,17 +5,16 @@ file may not do: judge what it sees (`pair_status.py`).
 """
 
 import contextlib
-import http.client
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
+from engine_shim.cli.door_answer import NoDoor, ask
 from engine_shim.cli.pair_process import up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
@@ -177,6 +176,14 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, A
         return {**absent, "why": given.get(engine_id, str(error))}
 
 
+class _Pair(msgspec.Struct):
+    run_dir: str
+
+
+class _Door(msgspec.Struct):
+    pairs: list[_Pair]
+
+
 def _why_no_answer(url: str, starts: str, run_dir: Path | None) -> str:
     """Empty if a door answers there; with `run_dir`, one that stands in front of this pair."""
     if not url:
@@ -185,21 +192,13 @@ def _why_no_answer(url: str, starts: str, run_dir: Path | None) -> str:
         "" if run_dir is None else "; --door HOST:PORT says where else it listens, --door none that there is none"
     )
     try:
-        at = urlsplit(url)
-        asked = http.client.HTTPConnection(at.hostname or "", at.port or 0, timeout=TIMEOUT_S)
-        with contextlib.closing(asked):
-            asked.request("GET", "/failover", headers={"Connection": "close"})
-            answer = asked.getresponse()
-            said = answer.read(1 << 20)
-        if answer.status != 200:
-            return f"/failover says {answer.status}{elsewhere}"
-        served = [pair["run_dir"] for pair in json.loads(said)["pairs"]]
+        served = [pair.run_dir for pair in ask(url, "/failover", TIMEOUT_S, _Door).pairs]
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
     except ConnectionRefusedError:
         return "no program listens there" + (f"; {starts}" if starts else elsewhere)
-    except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException) as error:
-        return ((error.strerror if isinstance(error, OSError) else None) or f"{error!r}") + elsewhere
+    except (OSError, NoDoor) as error:
+        return (getattr(error, "strerror", None) or str(error)) + elsewhere
     if run_dir is None or os.path.realpath(run_dir) in map(os.path.realpath, served):
         return ""
     return f"a door of other pairs listens there ({', '.join(served)}){elsewhere}"

@@ -24,7 +24,8 @@ def up_pid(run_dir: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PairError(f"{run_dir} can't be looked at: {error.strerror}") from None
+        whose = ": be the user that the pair runs as" if isinstance(error, PermissionError) else ""
+        raise PairError(f"{run_dir} can't be looked at: {error.strerror}{whose}") from None
     for pid in dict.fromkeys([*_lockers(wanted.st_ino), *_said_in(file)]):
         pidfd = reach(pid, file)
         if pidfd is not None:

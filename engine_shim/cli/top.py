@@ -4,6 +4,7 @@ What this file may not do: judge or word what it shows (`top_text.py`; the door 
 """
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.cli import top_text
+from engine_shim.cli.door_answer import NoDoor, ask
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import PairError
 from sidecar.terminal.formatting import PLAIN
@@ -29,6 +31,7 @@ ELSE = "http://localhost:8000"
 QUIET_S, RETRY_S = 5.0, 1.0
 """The door says something every second."""
 LINE_MOST = 4 << 20
+_FAULTS = (OSError, ValueError, RecursionError, NoDoor, top_text.OtherVersion, http.client.HTTPException)
 
 
 def show(run_dir: Path, door: str, once: bool) -> int:
@@ -36,11 +39,11 @@ def show(run_dir: Path, door: str, once: bool) -> int:
     url = door or UpFacts.read(run_dir).door or ELSE
     if once or not sys.stdout.isatty():
         try:
-            with _open(f"{url}/failover/state") as reply:
-                document = json.loads(reply.read(LINE_MOST))
-        except (OSError, ValueError) as error:
+            document = ask(url, "/failover/state", QUIET_S, dict[str, Any])
+            shown = top_text.lines(document, terminal_paint() if sys.stdout.isatty() else PLAIN, 10_000)
+        except _FAULTS as error:
             raise PairError(f"{_why(url, error)}; --door HOST:PORT is another one") from None
-        say("\n".join(top_text.lines(document, terminal_paint() if sys.stdout.isatty() else PLAIN, 10_000)))
+        say("\n".join(shown))
         return 0
     with _screen() as left:
         try:
@@ -58,10 +61,11 @@ def _follow(url: str) -> None:
             with _open(f"{url}/failover/events") as reply:
                 while line := reply.readline(LINE_MOST):
                     if line.startswith(b"data: "):
-                        last = json.loads(line[6:])
-                        _draw(last, "")
+                        document = json.loads(line[6:])
+                        _draw(document, "")
+                        last = document
             why = f"the door at {url} has ended"
-        except (OSError, ValueError) as error:
+        except _FAULTS as error:
             why = _why(url, error)
         since = f"; what is below was so at {last['at'][11:19]} UTC" if last is not None else ""
         _draw(last, f"{why}{since}")
@@ -112,5 +116,11 @@ def _why(url: str, error: Exception) -> str:
         return f"what listens at {url} answers {error.code}: is it the door, and of this version?"
     if isinstance(error, TimeoutError):
         return f"the door at {url} says nothing for {QUIET_S:g} s: is its process stopped (state T in ps)?"
+    if isinstance(error, top_text.OtherVersion):
+        return str(error)
+    if isinstance(error, http.client.IncompleteRead):  # it was killed
+        return f"the door at {url} has ended"
+    if isinstance(error, http.client.HTTPException):
+        return f"what listens at {url} doesn't speak HTTP"
     reason = getattr(error, "reason", error)
     return f"no door answers at {url}: {getattr(reason, 'strerror', None) or reason}"

@@ -18,10 +18,21 @@ PHASES = {"proof": ("proof", "p"), "granted": ("grant", "g"), "serves": ("wake",
 Line = tuple[str, Tone | None]
 
 
+class OtherVersion(Exception):
+    """The document isn't one that is known here."""
+
+
 def lines(document: Any, paint: Paint, width: int, height: int = 0, away: str = "") -> list[str]:
-    """`away`: why there is no newer document. A height of 0: all lines."""
-    if not isinstance(document, Mapping) or document.get("form") != FORM:
-        return ["this failover and the door are of different versions: use the one that belongs to the door"]
+    """`away`: why there is no newer document. A height of 0: all lines. Raises OtherVersion."""
+    try:
+        if document["form"] == FORM:
+            return _lines(document, paint, width, height, away)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass  # whatever listens there has made it
+    raise OtherVersion("this failover and the door are of different versions: use the one that belongs to the door")
+
+
+def _lines(document: Mapping[str, Any], paint: Paint, width: int, height: int, away: str) -> list[str]:
     found: list[Line] = [(away, Tone.BAD)] if away else []
     found.append((f"{document['says']}  ({document['at'][11:19]} UTC)", None if away else TONES[document["tone"]]))
     if document["why_not_ready"]:

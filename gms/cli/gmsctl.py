@@ -283,16 +283,22 @@ def _run(options: argparse.Namespace) -> int:
     there = rundir.devices(options.run_dir)
     options.devices = [options.device] if options.device else there
     if not options.devices:
-        raise NoServer(_nothing_there(options.run_dir))
+        raise _nothing_there(options.run_dir)
     if there and options.device and options.device not in there:
         raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
     return int(options.run(options))
 
 
-def _nothing_there(run_dir: Path) -> str:
+def _nothing_there(run_dir: Path) -> ObserverError:
+    try:
+        os.listdir(rundir.directory(run_dir))
+    except PermissionError:  # a GMS may well be there
+        return Refused(f"user {os.getuid()} may not look into {run_dir}: be the user that GMS runs as")
+    except OSError:
+        pass
     if not os.path.isdir(run_dir):  # `Path.is_dir` raises where a name is too long
-        return f"no GMS: there is no directory {run_dir}. Is this the --run-dir of gms?"
-    return f"no GMS was ever started at {run_dir}: gms --run-dir {run_dir} --devices ..."
+        return NoServer(f"no GMS: there is no directory {run_dir}. Is this the --run-dir of gms?")
+    return NoServer(f"no GMS was ever started at {run_dir}: gms --run-dir {run_dir} --devices ...")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,10 @@ def test_what_isnt_known_is_said_and_since_when() -> None:
     assert "No lock server has answered since 17:00:00 UTC" in said
     assert "lock no answer since 17:00:00 (last HELD)" in said and "as the lock said last" in said
     assert shown(door.told(door.WELL), away="no door answers").startswith("no door answers\n")
-    assert "different versions" in shown({"form": 99}) and "different versions" in shown([])  # type: ignore[arg-type]
+    others: list[Any] = [{"form": 99}, {"form": 1}, {**door.told(door.WELL), "pairs": [7]}, [], None, 7]
+    for other in others:
+        with pytest.raises(top_text.OtherVersion, match="of different versions"):
+            shown(other)
 
 
 def test_it_fits_the_terminal_and_no_name_can_move_the_cursor() -> None:

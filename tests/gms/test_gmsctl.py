@@ -59,7 +59,7 @@ def test_a_directory_without_gms_says_how_to_start_it(container: Container) -> N
     assert code == 2
     assert f"gms --run-dir {container.run_dir} --devices" in err
     too_long = container.run_dir / ("x" * 300)
-    assert f"no directory {too_long}" in gmsctl._nothing_there(too_long)
+    assert f"no directory {too_long}" in str(gmsctl._nothing_there(too_long))
 
 
 def test_a_killed_server_is_told_from_none(container: Container) -> None:
@@ -174,10 +174,14 @@ def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_comma
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user")
-def test_another_user_is_refused_with_the_way_out(container: Container) -> None:
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o755, "user 65534 is not allowed here"), (0o700, "may not look into {}: be the user that GMS")]
+)
+def test_another_user_is_refused_with_the_way_out(container: Container, mode: int, said: str) -> None:
+    """Also where its directory is closed: that isn't one in which no GMS was ever started."""
     container.serves("--socket-mode", "666")
     for path in (container.run_dir.parent, container.run_dir, directory(container.run_dir)):
-        path.chmod(0o755)
+        path.chmod(mode if path == container.run_dir else 0o755)
     reading, writing = os.pipe()
 
     def look(say: Callable[[str], None]) -> None:
@@ -190,7 +194,7 @@ def test_another_user_is_refused_with_the_way_out(container: Container) -> None:
         assert child.line() == "exit code 77"
     os.close(writing)
     with open(reading) as err:
-        assert "user 65534 is not allowed here" in err.read()
+        assert said.format(container.run_dir) in err.read()
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------

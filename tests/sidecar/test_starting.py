@@ -15,11 +15,11 @@ import importlib, os, runpy, signal, sys
 
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
-        if name == "sidecar.terminal.settings":  # all of them load it, and none of them first
+        if name == at:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, CtrlC())
-how, script, module = sys.argv[1:]
+how, script, module, at = sys.argv[1:]
 sys.argv = [script]
 runpy.run_module(module, run_name="__main__") if how == "python -m" else importlib.import_module(module)
 """
@@ -30,6 +30,13 @@ runpy.run_module(module, run_name="__main__") if how == "python -m" else importl
 def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(script: str, how: str) -> None:
     module = SCRIPTS[script].partition(":")[0].replace("gpu_failover_lint", "k8s.lint")
     name = script if how == "as a script" else "python"
-    words = [sys.executable, "-c", INTERRUPTED, how, name, module]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    _just_ends(how, name, module, "sidecar.terminal.settings")  # all of them load it, and none of them first
+
+
+def test_nor_while_the_demo_is() -> None:
+    _just_ends("python -m", "python", "demo.__main__", "uvloop")
+
+
+def _just_ends(*how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, *how], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
