@@ -141,7 +141,7 @@ def test_a_key_that_is_too_long_and_memory_that_is_too_small_are_refused() -> No
 
 
 def test_the_header_is_as_gms_reads_it() -> None:
-    """docs/inside/gms.md: magic, where records begin, their size, how many, and the byte that says that one is true."""
+    """`gms/shell/tables.py`: magic, where records begin, their size, how many, the byte that says that one is true."""
     words = memory()
     table = made(words)
     table.publish(3, 0, KEY)
