@@ -1,6 +1,6 @@
 """What a pod of ours needs: two engines, a lock server and GMS that meet in one directory, on the same GPUs.
 
-Each rule is something that was stepped into; docs/inside/kubernetes.md tells the stories. Where things lie is in
+Each rule is something that was stepped into; the comments in k8s/dra/one-gpu.yaml say why. Where things lie is in
 `own_places.py`, what is probed in `own_probes.py`.
 """
 
