@@ -3,7 +3,6 @@ wheel they are the package gpu_failover_k8s, in a checkout the folder k8s.
 """
 
 import importlib.util
-import shutil
 from pathlib import Path
 
 from engine_shim.cli.pair_process import PairError
@@ -37,10 +36,17 @@ def write(target: Path) -> str:
         if taken := [name for name in ("dra", "chart", "alerts.yaml", "dashboard.json") if (target / name).exists()]:
             raise PairError(f"{target / taken[0]} exists already, and may have been edited: name another directory")
         for folder in ("dra", "chart"):
-            shutil.copytree(place / folder, target / folder, ignore=shutil.ignore_patterns("rendered.sha256"))
-        shutil.copy(place / "chart" / "files" / "dashboard.json", target)
+            for file in sorted((place / folder).rglob("*")):
+                if file.is_file() and file.name != "rendered.sha256":
+                    _write(target / file.relative_to(place), file.read_bytes())
+        _write(target / "dashboard.json", (place / "chart" / "files" / "dashboard.json").read_bytes())
         rules = (place / "chart" / "files" / "alerts.yaml").read_text(encoding="utf-8")
-        (target / "alerts.yaml").write_text(f"groups:\n{rules}", encoding="utf-8")
+        _write(target / "alerts.yaml", f"groups:\n{rules}".encode())
     except OSError as error:
         raise PairError(f"{error.filename or target} can't be written: {error.strerror or error}") from None
     return WRITTEN.format(target)
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)

@@ -201,6 +201,17 @@ def test_ctrl_c_while_failover_is_loaded_just_ends_it() -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+def test_a_disk_without_room_for_the_manifests_is_one_sentence(tmp_path: Path) -> None:
+    small = (
+        "import resource, sys; from engine_shim.cli.failover import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", small, "k8s", "manifests", str(tmp_path / "here")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    sentence = rf"failover: {re.escape(str(tmp_path))}/here\S* can't be written: File too large\n"
+    assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
+
+
 def test_failover_up_in_a_file_says_so() -> None:
     code, said = answer("engine_shim.cli.failover", "up", "--run-dir", "/etc/hostname")
     assert code == 1 and said == "failover: /etc/hostname can't be used: it is no directory; give another --run-dir\n"
