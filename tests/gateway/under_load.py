@@ -141,13 +141,19 @@ class Stage:
         return whole(self.shims)
 
     def kill_main(self) -> None:
-        whole(self.shims)[0].main().signal(signal.SIGKILL)
+        active = whole(self.shims)[0]
+        active.main().signal(signal.SIGKILL)
+        _until_seen(active)
 
     def kill_worker(self) -> None:
-        whole(self.shims)[0].workers()[0].signal(signal.SIGKILL)
+        active = whole(self.shims)[0]
+        active.workers()[0].signal(signal.SIGKILL)
+        _until_seen(active)
 
     def kill_group(self) -> None:
-        os.killpg(whole(self.shims)[0].main().pid, signal.SIGKILL)
+        active = whole(self.shims)[0]
+        os.killpg(active.main().pid, signal.SIGKILL)
+        _until_seen(active)
 
     def kill_shim(self) -> None:
         active = whole(self.shims)[0]
@@ -164,7 +170,7 @@ class Stage:
     def stop_it(self) -> None:
         for process in (active := whole(self.shims)[0]).tree():
             process.signal(signal.SIGSTOP)
-        until(lambda: active.state()["state"] != "Active", "its shim has seen that it is silent")
+        _until_seen(active)
 
     def cut_the_doors_lock_connection_and_kill(self) -> None:
         cut_connection(self.door.pid, "lock.sock")
@@ -174,11 +180,18 @@ class Stage:
         active = whole(self.shims)[0]
         self.house.restart("lock", self.kind)
         active.main().signal(signal.SIGKILL)
+        _until_seen(active)
 
     def kill_gms_and_main(self) -> None:
         active = whole(self.shims)[0]
         self.house.restart("gms", self.kind)
         active.main().signal(signal.SIGKILL)
+        _until_seen(active)
+
+
+def _until_seen(active: Shim) -> None:
+    """The next deed must not find it serving still: answers may be over before its shim has seen the death."""
+    until(lambda: active.state()["state"] != "Active", f"{active.engine_id}'s shim has seen the death")
 
 
 DEEDS: list[Callable[[Stage], None]] = [
