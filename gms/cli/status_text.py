@@ -49,7 +49,7 @@ def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
 
 
 def _what(status: m.Status) -> str:
-    """Of several models it is one of them, and is named."""
+    """What stands in the headline: of several models it is said of one, which is named."""
     models = [region for region in status.regions if region.policy == "shared"]
     if len(models) > 1:
         told = (status.state, status.generation)
