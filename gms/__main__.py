@@ -15,7 +15,7 @@ from sidecar.kernel import host_usage, process_setup
 from sidecar.terminal import server_command
 from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
-from sidecar.terminal.settings import BadValue, Parser, seconds
+from sidecar.terminal.settings import BadValue, Parser, directory, seconds
 
 ALL_GPUS = "cuda"
 
@@ -62,7 +62,7 @@ def parser() -> Parser:
     p.setting(
         "--run-dir",
         required=True,
-        parse=Path,
+        parse=directory,
         metavar="DIR",
         help="where the sockets and the state files are, in DIR/gms; on tmpfs if possible",
     )
@@ -134,7 +134,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
     settings = Settings(
-        run_dir=str(options.run_dir.absolute()),
+        run_dir=str(options.run_dir),
         window_s=options.window_s,
         memory_wait_s=options.memory_wait_s,
         pools_on_gpu=options.pools_on_gpu,

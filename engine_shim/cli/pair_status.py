@@ -126,7 +126,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         if serving(lock, seen.engines) is None and not starting:
             rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
-        rows.append((f"gms {one['device']}", _weights(one["state"]) if one["answers"] else f"no answer: {one['why']}"))
+        rows.append((f"gms {one['device']}", _weights(one) if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
             rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
@@ -170,8 +170,16 @@ def _next_try(engine: dict[str, Any]) -> str:
     return f"{name} {words[engine['state']]}" if engine["state"] in words else ""
 
 
-def _weights(state: str) -> str:
+def _models(gms: dict[str, Any]) -> list[dict[str, Any]]:
+    """The regions of weights, which one GMS may have of several models: each has its own state and readers."""
+    return [region for region in gms.get("regions", ()) if region["policy"] == "shared"]
+
+
+def _weights(gms: dict[str, Any]) -> str:
     """A state of GMS's, and what it means."""
+    if len(_models(gms)) > 1:
+        return ", ".join(f"{model['key']} {model['state']}" for model in _models(gms))
+    state = gms["state"]
     meaning = {
         "EMPTY": "there are no weights",
         "RW": "an engine writes the weights",
@@ -179,7 +187,7 @@ def _weights(state: str) -> str:
         "RO": "there are weights, and engines read them",
         "RECOVERING": "a new server waits for the weights to be handed back",
     }.get(state)
-    return f"{state}: {meaning}" if meaning else state
+    return f"{state}: {meaning}" if meaning else str(state)
 
 
 def _engine(engine: dict[str, Any]) -> str:
@@ -243,13 +251,14 @@ def waits_for(engine: dict[str, Any], seen: Seen) -> str:
         return f"waits for the permit to start: {why}"
     if state == "Init" and permit is not None and permit["holder"] == name:
         return ""
-    for one in seen.gms:
-        if not one["generation"] and any(client["engine_id"] == name for client in one["clients"]):
+    for one, model in ((gms, model) for gms in seen.gms for model in _models(gms) if not model["generation"]):
+        if any((client["engine_id"], client["region"]) == (name, model["key"]) for client in one["clients"]):
+            where = one["device"] if len(_models(one)) == 1 else f"{model['key']} of {one['device']}"
             holder = serving(lock, seen.engines)
-            if holder is None or one["state"] != "EMPTY":
-                return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            if holder is None or model["state"] != "EMPTY":
+                return f"{WAITS_FOR_WEIGHTS} ({where} is {model['state']})"
             return (
-                f"waits for the weights: {one['device']} is EMPTY, and {holder}, which serves, writes none before it "
+                f"waits for the weights: {where} is EMPTY, and {holder}, which serves, writes none before it "
                 "starts again. The way out: failover kill active --anyway, and no engine serves until they are loaded"
             )
     return ""

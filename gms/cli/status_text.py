@@ -5,6 +5,7 @@ what, and last what to do. What this file may not do: read anything, or say more
 `gmsctl.py`.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gms import layout as lay
@@ -48,7 +49,18 @@ def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
 
 
 def _what(status: m.Status) -> str:
-    readers = sum(client.doing == "reading" for client in status.clients)
+    """What stands in the headline: of several models it is said of one, which is named."""
+    models = [region for region in status.regions if region.policy == "shared"]
+    if len(models) > 1:
+        told = (status.state, status.generation)
+        key = next((model.key for model in models if (model.state, model.generation) == told), "")
+        clients = [client for client in status.clients if client.region == key]
+        return f"{key}: {_of_one(status, clients)}"
+    return _of_one(status, status.clients)
+
+
+def _of_one(status: m.Status, clients: Sequence[m.Client]) -> str:
+    readers = sum(client.doing == "reading" for client in clients)
     if status.state == "RW":
         kept = f"; layout {status.generation} stays until the new one is committed" if status.generation else ""
         return f"a process writes ({size(status.bytes)} in {_count(status.slabs, 'slab')}{kept})"

@@ -102,6 +102,10 @@ def directory(text: str) -> Path:
         found = Path(os.path.abspath(text))
     except FileNotFoundError:
         raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
+    try:
+        str(found).encode()
+    except UnicodeEncodeError:  # engines' addresses are in it, and are text to every peer
+        raise BadValue(f"{str(found)!r} isn't text in UTF-8; allowed: a directory such as /run/failover") from None
     mode = 0
     with contextlib.suppress(OSError, ValueError):  # whatever else is wrong with it is said where it is used
         mode = os.stat(found).st_mode

@@ -306,12 +306,19 @@ def test_without_gms_there_is_no_redundancy() -> None:
 def test_who_waits_for_weights_that_nobody_will_write_says_the_way_out() -> None:
     """The run directory was removed: whoever serves has weights of which the next GMS knows nothing."""
     lock = {**LOCK, "permits": {"init": {"holder": None, "waiters": [], "waiting_for": []}}}
-    gms = {"device": "host:0", "answers": True, "state": "EMPTY", "generation": 0, "clients": [{"engine_id": "b"}]}
+    gms = {"device": "host:0", "answers": True, "clients": [{"engine_id": "b", "region": "weights"}]}
+    weights = {"key": "weights", "policy": "shared", "state": "EMPTY", "generation": 0}
+    gms |= {"state": "EMPTY", "generation": 0, "regions": [weights]}
     starts = {**READY, "state": "Init", "ready": False}
     seen = pair_look.Seen("/x", None, lock, "", [gms], [SERVING, starts], None)
     assert "failover kill active --anyway" in waits_for(starts, seen)
     nobody = replace(seen, lock={**lock, "state": "FREE", "holder": None}, engines=[starts])
     assert waits_for(starts, nobody).endswith("a primary to write them (host:0 is EMPTY)")
+    other = {**weights, "key": "m1"}  # of the same GMS, whose state is the worse of both
+    gms["regions"] = [{**weights, "state": "RO", "generation": 7}, other]
+    assert waits_for(starts, seen) == "", "it isn't its model that is missing"
+    gms["regions"] = [weights, other]
+    assert "weights of host:0 is EMPTY, and a, which serves" in waits_for(starts, seen)
 
 
 @pytest.mark.parametrize(

@@ -543,6 +543,9 @@ def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_
     gms = {"device": "host:0", "state": "RO", "answers": True}
     seen = Seen("/x", 1, None, "", [gms], [], None)
     assert "RO: there are weights, and engines read them" in "\n".join(pair_status._lines(seen, "none", NOW))
+    of = [{"key": key, "policy": "shared", "state": state} for key, state in (("weights", "RO"), ("m1", "COMMITTED"))]
+    several = {**gms, "state": "COMMITTED", "regions": [*of, {"key": "kv-0", "policy": "exclusive", "state": "OWNED"}]}
+    assert pair_status._weights(several) == "weights RO, m1 COMMITTED", "one that is read is never said not to be"
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:

@@ -364,6 +364,20 @@ def test_every_command_has_help_with_examples(container: Container) -> None:
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
+def test_of_several_models_the_headline_names_the_one_it_is_about_and_counts_its_readers() -> None:
+    models = [
+        m.RegionStatus(key="weights", policy="shared", state="RO", generation=7),
+        m.RegionStatus(key="m1", policy="shared", state="COMMITTED", generation=8),
+    ]
+    reader = m.Client(engine_id="a", pid=7, region="weights", doing="reading", since="2026-11-20T10:00:00Z", holds=[7])
+    since = "2026-11-20T11:00:00Z"
+    status = m.Status(state="COMMITTED", device="host:0", generation=8, since=since, clients=[reader], regions=models)
+    headline = status_text.status_lines(status, NOW)[0]
+    assert "host:0: m1: weights are committed (generation 8), no process reads them at the moment" in headline
+    one = m.Status(state="RO", device="host:0", generation=7, since=since, clients=[reader], regions=models[:1])
+    assert "host:0: weights are committed (generation 7), read by 1 process" in status_text.status_lines(one, NOW)[0]
+
+
 def test_what_is_wrong_and_who_has_still_to_drop_memory_stand_before_everything_else() -> None:
     status = m.Status(
         state="COMMITTED",

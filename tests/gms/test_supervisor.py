@@ -151,6 +151,7 @@ def test_what_a_person_can_put_right_is_one_line_with_the_way_out(container: Con
         (("--devices", "host:../x"), "is not a device"),
         (("--devices", ","), "no device is named"),
         (("--devices", "host:0,host:0"), "host:0 is named twice"),
+        (("--run-dir", ""), "it is empty; allowed: a directory such as /run/failover"),
         (("--capacity", "0"), "'0' is no host device's size; allowed: multiples of 2MiB"),
         (("--window-s", "-1"), "is no time"),
         (("--memory-wait-s", "soon"), "is no time"),

@@ -166,6 +166,12 @@ def test_a_directory_that_begins_in_a_removed_one_is_a_bad_value(
     assert settings.directory("/run/failover") == Path("/run/failover")
 
 
+def test_a_directory_whose_name_is_no_text_is_refused_before_anything_starts() -> None:
+    with pytest.raises(settings.BadValue, match=r"'/run/\\udcff' isn't text in UTF-8; allowed: a directory"):
+        settings.directory("/run/\udcff")
+    assert settings.directory("/run/a b ü\n") == Path("/run/a b ü\n")
+
+
 def test_addresses() -> None:
     assert settings.host_port("127.0.0.1:9100") == ("127.0.0.1", 9100)
     assert settings.host_port("[::1]:0") == ("::1", 0)
