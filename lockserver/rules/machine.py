@@ -277,7 +277,7 @@ class Machine:
 
     def _give(self, give: Give) -> None:
         keep = m.Keep(
-            token=self.active.token,
+            mark=self.active.token,
             tree=give.whose.name,
             numbers=give.numbers,
             more=give.more,
@@ -354,7 +354,7 @@ class Machine:
             self.succession.switchover.drained(message)
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.succession.hear_of(message.token)
+        self.succession.hear_of(message.mark)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.learn_of(self.active.token)  # it may have been heard of just now

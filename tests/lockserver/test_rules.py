@@ -950,7 +950,7 @@ def test_the_first_waiters_keep_copies_of_the_holders_pidfds() -> None:
     b, c, d = harness.waiter("b"), harness.waiter("c"), harness.waiter("d")
     for keeper in (b, c):
         keep, processes = keeper.copies[a.name]
-        assert keep.token == a.token and keep.numbers == [1, 2, 3] and list(processes) == a.processes
+        assert keep.mark == a.token and keep.numbers == [1, 2, 3] and list(processes) == a.processes
     assert not d.copies
 
 
@@ -1012,7 +1012,7 @@ def test_a_process_that_the_holder_hands_back_is_one_that_waiters_keep_copies_of
     """The server may be killed again before that process itself has come."""
     a, b = harness.holder("a"), harness.waiter("b")
     worker = harness.process()
-    a.says(m.HandBack(token=a.token, tree=a.name, numbers=[2]), (worker,))
+    a.says(m.HandBack(mark=a.token, tree=a.name, numbers=[2]), (worker,))
     assert worker in b.copies[a.name][1]
 
 

@@ -120,8 +120,8 @@ BY_HAND = (
         (
             (
                 "lockserver/rules/machine.py",
-                "        self.succession.hear_of(message.token)\n",
-                "        self.succession.learn_of(message.token)\n",
+                "        self.succession.hear_of(message.mark)\n",
+                "        self.succession.learn_of(message.mark)\n",
             ),
         ),
         or_tests=OF_THE_LOCK,
