@@ -39,6 +39,13 @@ class Join(Introduction, frozen=True):
     mapped: bool = False
 
 
+class Observe(Message, frozen=True):
+    """An observer: it only looks, or asks for something for others."""
+
+    protocol: int
+    newest: int = 0
+
+
 class Vouch(Message, frozen=True):
     """The main process vouches for a child that can't join by itself. Descriptor: the child's pidfd."""
 

@@ -23,33 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from evidence.rules.standing import Link, Me, Standing
+from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
-from lockserver.rules.client_events import (
-    BeginDrain,
-    Check,
-    Checked,
-    ChildEnded,
-    Connected,
-    Disconnected,
-    DrainEnded,
-    Effect,
-    End,
-    Event,
-    Got,
-    Heard,
-    Hopeless,
-    KeepNames,
-    Lost,
-    PathSeen,
-    ServeOn,
-    SetReady,
-    SetServing,
-    Tick,
-    VouchFor,
-    Want,
-    Withdraw,
-    Without,
-)
 from lockserver.rules.messages import ACTIVE, INIT
 from sidecar.wire.versions import Spoken
 
@@ -69,7 +44,7 @@ class ClientMachine:
         self.wants: dict[m.LockName, dict[str, int]] = {}
         self.ready = True
         self.deadline = 0.0
-        self._out: list[Effect] = []
+        self._out: list[c.Effect] = []
         self._given_up: set[m.LockName] = set()
         """Locks that the program no longer waits for, and hasn't asked for since."""
         self._withdrawals = 0
@@ -84,7 +59,7 @@ class ClientMachine:
         self._serving = m.Serving(url="")
         self._policy: m.Policy | None = None
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: c.Event, now: float) -> list[c.Effect]:
         standing = self.standing
         self._out = standing.begin(now)
         if standing.last_word is not None:
@@ -93,7 +68,7 @@ class ClientMachine:
         if now >= self._answer_by:
             self._stop_waiting()
         self.deadline = min(standing.step(*self._must_end_at()), self._answer_by)
-        if isinstance(standing.last_word, Lost):
+        if isinstance(standing.last_word, c.Lost):
             self.holds.clear()
         return self._out
 
@@ -110,17 +85,17 @@ class ClientMachine:
             ends.append((until, "the lock server is away, and would soon presume us dead"))
         return min(ends)
 
-    def _on_connected(self, event: Connected) -> None:
+    def _on_connected(self, event: c.Connected) -> None:
         standing = self.standing
         said = standing.connected(event)
         if standing.me.main:
             standing.say(m.Register(claims=dict(self.holds), secret=standing.secret, **said))
 
-    def _on_disconnected(self, event: Disconnected) -> None:
+    def _on_disconnected(self, event: c.Disconnected) -> None:
         self._unanswered()
         self.standing.disconnected(event)
 
-    def _on_path_seen(self, event: PathSeen) -> None:
+    def _on_path_seen(self, event: c.PathSeen) -> None:
         if self.standing.path_seen(event):
             self._unanswered()
 
@@ -132,28 +107,28 @@ class ClientMachine:
 
     # -- what the server says --------------------------------------------------------------------------------------
 
-    def _on_heard(self, event: Heard) -> None:
+    def _on_heard(self, event: c.Heard) -> None:
         message = event.message
         if isinstance(message, m.Welcome):
             self._welcomed(message)
         elif isinstance(message, m.Granted):
             if message.lock == ACTIVE:
-                self._out.append(KeepNames())
+                self._out.append(c.KeepNames())
             self._granted(message)
         elif isinstance(message, m.Withdrawn):
             self._on_withdrawn(message)
         elif isinstance(message, m.Refused):
             self._refused(message.why)
         elif isinstance(message, m.Prepare):
-            self._out.append(Check(message.round))
+            self._out.append(c.Check(message.round))
         elif isinstance(message, m.Drain):
             self._draining = True
-            self._out.append(BeginDrain(message.round, message.timeout_s))
+            self._out.append(c.BeginDrain(message.round, message.timeout_s))
         elif isinstance(message, m.Resume):
             self._draining = False
-            self._out.append(ServeOn(message.why))
+            self._out.append(c.ServeOn(message.why))
         elif isinstance(message, m.Exit):
-            self._out.append(End())
+            self._out.append(c.End())
         else:
             self.standing.hear(message)
 
@@ -161,7 +136,7 @@ class ClientMachine:
         standing, self._policy = self.standing, message.policy
         standing.welcomed(message.number, message.secret, message.policy.settle_s)
         if ACTIVE in message.holds:
-            self._out.append(KeepNames())
+            self._out.append(c.KeepNames())
         if ACTIVE in self.holds and ACTIVE not in message.holds:
             standing.lose("the lock server knows nothing of our grant")
             return
@@ -170,7 +145,7 @@ class ClientMachine:
             return
         if self._draining and ACTIVE in self.holds:
             self._draining = False
-            self._out.append(ServeOn("the server that asked for the switchover is gone"))
+            self._out.append(c.ServeOn("the server that asked for the switchover is gone"))
         if INIT in self.holds and INIT not in message.holds:
             del self.holds[INIT]
         standing.counts(message.server_incarnation)
@@ -203,8 +178,8 @@ class ClientMachine:
                 self._proven = message.proven
             self._out.append(self._got(name, message.token))
 
-    def _got(self, lock: m.LockName, token: int) -> Got:
-        return Got(lock, token, proven=lock == ACTIVE and self._proven)
+    def _got(self, lock: m.LockName, token: int) -> c.Got:
+        return c.Got(lock, token, proven=lock == ACTIVE and self._proven)
 
     def _refused(self, why: str) -> None:
         if self.standing.link is Link.IN:
@@ -216,7 +191,7 @@ class ClientMachine:
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_want(self, event: Want) -> None:
+    def _on_want(self, event: c.Want) -> None:
         if event.lock in self.holds:
             self._out.append(self._got(event.lock, self.holds[event.lock]))
             return
@@ -226,7 +201,7 @@ class ClientMachine:
             self.ready = True
         self.standing.say_if_in(m.Acquire(lock=event.lock, needs=event.needs))
 
-    def _on_withdraw(self, event: Withdraw) -> None:
+    def _on_withdraw(self, event: c.Withdraw) -> None:
         if event.lock == INIT:
             self._give_up_the_permit()
         elif ACTIVE in self.holds:
@@ -237,9 +212,9 @@ class ClientMachine:
                 self._answer_by = self.standing.now + ANSWER_S
             else:
                 self.standing.say_if_in(m.Ready(ready=False))
-                self._out.append(Without(ACTIVE))
+                self._out.append(c.Without(ACTIVE))
         elif self._answer_by == math.inf:
-            self._out.append(Without(ACTIVE))
+            self._out.append(c.Without(ACTIVE))
 
     def _give_up_the_permit(self) -> None:
         """Whether it waits for it or has it: what was granted meanwhile is given back."""
@@ -249,7 +224,7 @@ class ClientMachine:
             self._permit_unanswered = self._withdrawals
         else:
             self.standing.say_if_in(m.Release())
-        self._out.append(Without(INIT))
+        self._out.append(c.Without(INIT))
 
     def _ask_to_withdraw(self, lock: m.LockName) -> bool:
         """False: there is no server."""
@@ -268,7 +243,7 @@ class ClientMachine:
     def _stop_waiting(self) -> None:
         """The lock was given up, and that stands."""
         self._answer_by = math.inf
-        self._out.append(Without(ACTIVE))
+        self._out.append(c.Without(ACTIVE))
 
     def _take_up(self, lock: m.LockName) -> None:
         """The program waits for it (again), or has it."""
@@ -276,38 +251,38 @@ class ClientMachine:
         if lock == ACTIVE:
             self._answer_by = math.inf
 
-    def _on_set_ready(self, event: SetReady) -> None:
+    def _on_set_ready(self, event: c.SetReady) -> None:
         self.ready = event.ready
         if ACTIVE in self.wants:
             if event.needs is not None:
                 self.wants[ACTIVE] = event.needs
             self.standing.say_if_in(m.Ready(ready=event.ready, needs=event.needs))
 
-    def _on_set_serving(self, event: SetServing) -> None:
+    def _on_set_serving(self, event: c.SetServing) -> None:
         self._serving = m.Serving(url=event.url, kept=event.kept)
         if ACTIVE in self.holds:
             self.standing.say_if_in(self._serving)
 
-    def _on_checked(self, event: Checked) -> None:
+    def _on_checked(self, event: c.Checked) -> None:
         self.standing.say_if_in(m.Prepared(round=event.round, ok=event.ok, why=event.why))
 
-    def _on_drain_ended(self, event: DrainEnded) -> None:
+    def _on_drain_ended(self, event: c.DrainEnded) -> None:
         self.standing.say_if_in(m.Drained(round=event.round, ok=event.ok, why=event.why))
 
 
 _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
-    Connected: ClientMachine._on_connected,
-    Disconnected: ClientMachine._on_disconnected,
-    Hopeless: lambda machine, event: machine._refused(event.why),
-    Heard: ClientMachine._on_heard,
-    Want: ClientMachine._on_want,
-    Withdraw: ClientMachine._on_withdraw,
-    SetReady: ClientMachine._on_set_ready,
-    SetServing: ClientMachine._on_set_serving,
-    Checked: ClientMachine._on_checked,
-    DrainEnded: ClientMachine._on_drain_ended,
-    VouchFor: lambda machine, event: machine.standing.vouch_for(event),
-    ChildEnded: lambda machine, event: machine.standing.child_ended(event),
-    PathSeen: ClientMachine._on_path_seen,
-    Tick: lambda machine, event: None,  # time has passed; `handle` looks what follows
+    c.Connected: ClientMachine._on_connected,
+    c.Disconnected: ClientMachine._on_disconnected,
+    c.Hopeless: lambda machine, event: machine._refused(event.why),
+    c.Heard: ClientMachine._on_heard,
+    c.Want: ClientMachine._on_want,
+    c.Withdraw: ClientMachine._on_withdraw,
+    c.SetReady: ClientMachine._on_set_ready,
+    c.SetServing: ClientMachine._on_set_serving,
+    c.Checked: ClientMachine._on_checked,
+    c.DrainEnded: ClientMachine._on_drain_ended,
+    c.VouchFor: lambda machine, event: machine.standing.vouch_for(event),
+    c.ChildEnded: lambda machine, event: machine.standing.child_ended(event),
+    c.PathSeen: ClientMachine._on_path_seen,
+    c.Tick: lambda machine, event: None,  # time has passed; `handle` looks what follows
 }

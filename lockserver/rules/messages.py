@@ -24,6 +24,7 @@ from evidence.rules.messages import Introduction, Number
 from evidence.rules.messages import Join as Join
 from evidence.rules.messages import Keep as Keep
 from evidence.rules.messages import Kept as Kept
+from evidence.rules.messages import Observe as Observe
 from evidence.rules.messages import OldLives as OldLives
 from evidence.rules.messages import Problem as Problem
 from evidence.rules.messages import Refused as Refused
@@ -61,13 +62,6 @@ class Register(Introduction, frozen=True):
     newest: int = 0
     mapped: bool = False
     """While it lives it can't let go of its life lock."""
-
-
-class Observe(Message, frozen=True):
-    """An observer: it only looks, or asks for a switchover."""
-
-    protocol: int
-    newest: int = 0
 
 
 class Acquire(Message, frozen=True):

@@ -413,7 +413,7 @@ BY_HAND = (
         "only a process of an incarnation shows life files of it",
         (
             (
-                "lockserver/shell/server.py",
+                "evidence/shell/shell.py",
                 "            if why:\n                close_all(descriptors)",
                 "            if False:\n                close_all(descriptors)",
             ),

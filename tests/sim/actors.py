@@ -337,7 +337,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         if self.speaks_another_version:
             message = replace(message, protocol=ANOTHER_VERSION, newest=ANOTHER_VERSION)
         self.feed(e.Received(conn, message, (peer,), held, f"{world.rng.getrandbits(64):016x}"))
-        if not self.machine.knows(f"{message.engine_id}.{message.incarnation}"):
+        if not self.machine.reception.knows(f"{message.engine_id}.{message.incarnation}"):
             self._stop_looking_at(f"{message.engine_id}.{message.incarnation}")
 
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
