@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from evidence.rules.callers import MOST_OBSERVERS
 from lockserver.rules import messages as m
-from lockserver.rules.callers import MOST_OBSERVERS
 from lockserver.shell.rundir import connect
 from tests.chaos.house import Caller, Contenders, House, Observer, Server, held_by, patient_connect
 from tests.support.chance import seeded
