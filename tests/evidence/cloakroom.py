@@ -127,8 +127,6 @@ class Machine:
                 self.evidence.bind(self.bound)
                 self._end(self.evidence.remove(who))
                 self.context.note("gone", tree=name, by=verdict.by, every_process=verdict.every_process)
-            elif who.stage is Stage.DOOMED:
-                self.evidence.incarnations.kill_rest(who)
         self.reception.hand_out(0)
 
     def _end(self, conns: list[int]) -> None:
