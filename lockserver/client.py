@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from evidence.rules.standing import Me
 from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
-from lockserver.rules.client_machine import Me
 from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.shell.checking import Checking, said
 from lockserver.shell.rundir import absolute
-from lockserver.shell.session import LockError, Lost, NotInTime, Refused, Session, end_process, raise_if_over
-from sidecar.machine.client_shell import Ask, TimeIsOver
+from lockserver.shell.session import LockError, Lost, NotInTime, Refused, Session, end_process
+from sidecar.machine.client_shell import Ask
 from sidecar.terminal.exit_codes import EX_LOST
 from sidecar.terminal.logs import complain
 
@@ -92,7 +92,6 @@ class LockClient(Session):
         self._on_drain = on_drain
         self._on_resume = on_resume
         self._on_exit = on_exit
-        self._numbered = 0
 
     def begin(self) -> None:
         super().begin()
@@ -130,7 +129,7 @@ class LockClient(Session):
     def _acquire(self, lock: m.LockName, needs: dict[str, int], timeout_s: float | None) -> Grant:
         m.check(m.Acquire(lock=lock, needs=needs))
         answer = self.ask(Ask(c.Want(lock, needs)), timeout_s)
-        raise_if_over(answer)
+        self.raise_if_over(answer)
         if not isinstance(answer, c.Got):
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
         return Grant(lock, answer.token, answer.proven)
@@ -148,16 +147,6 @@ class LockClient(Session):
         new = None if needs is None else dict(needs)
         m.check(m.Ready(ready=ready, needs=new))
         self.tell(c.SetReady(ready, new))
-
-    def vouch_for(self, pid: int, timeout_s: float | None = None) -> None:
-        """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before."""
-        self._numbered += 1
-        child = self._numbered
-        self._children[child] = os.pidfd_open(pid)
-        answer = self.ask(Ask(c.VouchFor(child, pid)), timeout_s)
-        if isinstance(answer, TimeIsOver):
-            raise NotInTime(f"process {pid} was not acknowledged as a member within {timeout_s:g} s")
-        raise_if_over(answer)
 
     def environment(self) -> dict[str, str]:
         """What a child needs in its environment for `join`."""

@@ -8,6 +8,8 @@ Processes are named by handles: small numbers that the shell gives to pidfds. A 
 machine's to `Forget`.
 """
 
+from typing import Any
+
 import msgspec
 
 from sidecar.machine.context import Died as Died
@@ -46,6 +48,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # -- events --------------------------------------------------------------------------------------------------------
+
+
+class Received(msgspec.Struct, frozen=True):
+    conn: int
+    message: Any
+    peers: tuple[Peer, ...] = ()
+    """`Register`, `Join`: the sender itself. `Vouch`, `HandBack`: whom the descriptors name."""
+    life_held: bool = False
+    """`Register`, `Join`: the named life file is in its place, is the sender's, and is locked."""
+    secret: str = ""
+    """`Register`: a fresh one, to be given if the sender is new."""
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
@@ -92,7 +105,7 @@ class LookedAt(msgspec.Struct, frozen=True):
     """The processes that have the life lock."""
 
 
-Event = Died | OutOfReach | LifeProbed | StrangersProbed | LookedUp
+Event = Received | Died | OutOfReach | LifeProbed | StrangersProbed | LookedUp
 
 
 # -- effects -------------------------------------------------------------------------------------------------------

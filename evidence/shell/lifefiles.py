@@ -12,6 +12,8 @@ from pathlib import Path
 from sidecar.kernel.lifelock import LifeProbe
 from sidecar.terminal.names import NAME
 
+LIFE = "life"
+"""The directory of life files, beside its server's socket."""
 _NAME = re.compile(rf"{NAME}\.[0-9a-f]{{8,32}}")
 SHOWN_MOST = 100
 """A command line is cut there."""

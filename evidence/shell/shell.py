@@ -1,24 +1,35 @@
-"""The shell of evidence: life files and pidfds. It decides nothing.
+"""The shell of a server that binds trees: who calls, life files and pidfds. It decides nothing.
 
-A server has one beside its own shell, and carries out the effects of `events.py` with it. What its questions bring back
-goes to `answer`, before anything else is looked at; what comes later goes to `feed`.
+What every server has (the loop, pidfds, the socket under its name) is in `sidecar/machine/shell.py`. A server derives
+from `EvidenceShell`, and its machine has a `Reception`. What an effect's question brings back is answered before
+anything else is looked at; what comes later is fed.
 """
 
-from collections.abc import Callable
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from evidence.rules import events as e
-from evidence.rules.messages import OldLives
+from evidence.rules import messages as m
+from evidence.rules.admission import Reception
 from evidence.shell import lifefiles
 from sidecar.kernel import peers, process_state
 from sidecar.kernel.lifelock import LifeProbe, NoLifeFile
 from sidecar.kernel.path_watch import make_private_directory
-from sidecar.kernel.processes import Processes, Whereabouts
-from sidecar.machine.loop import Aside, Loop
+from sidecar.kernel.processes import Processes, Unidentified, Whereabouts
+from sidecar.machine import context
+from sidecar.machine.loop import Aside
+from sidecar.machine.shell import Shell
+from sidecar.machine.turns import Machine
 from sidecar.terminal.logs import Log
+from sidecar.terminal.names import incarnation_name
+from sidecar.wire import connections
 from sidecar.wire.frames import close_all
 
+_WITH_PIDFDS = (m.Vouch, m.HandBack)
 _MOST_OLD_LIVES = 400
 """How many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
 be proven any more."""
@@ -30,34 +41,81 @@ _MOST_STRANGERS = 1000
 """The machine is told of no more at a time; the next ones follow once these are gone."""
 
 
-class EvidenceShell:
+class Receiving(Machine, Protocol):
+    reception: Reception
+
+
+class EvidenceShell(Shell):
+    machine: Receiving
+
     def __init__(
-        self,
-        directory: Path,
-        processes: Processes,
-        loop: Loop,
-        log: Log,
-        answer: Callable[[Any], None],
-        feed: Callable[[Any], None],
+        self, log: Log, run_dir: Path, pidfds: str, spoken: connections.Protocol, allow_uids: frozenset[int]
     ) -> None:
-        """`directory` has the life files."""
-        self.directory = directory
-        self.processes = processes
-        self.log = log
-        self._answer = answer
-        self._feed = feed
-        self._looks = Aside(loop, "look-at-processes")
+        super().__init__(log)
+        self.directory = run_dir / lifefiles.LIFE
+        self.processes = Processes(self.loop, pidfds)
+        self.connections = connections.Connections(
+            self.loop, log, spoken, allow_uids, heard=self._on_message, closed=self._on_closed
+        )
+        self._looks = Aside(self.loop, "look-at-processes")
         self._probes: dict[str, LifeProbe] = {}
         self._old_lives: dict[str, list[LifeProbe]] = {}
         """Life files that have lost their names."""
         self._unseen_lives: set[str] = set()
         """Incarnations of which there is a life file that this server doesn't look at: nothing proves their end."""
 
+    # -- what callers say ------------------------------------------------------------------------------------------
+
+    def _on_closed(self, conn: int) -> None:
+        self.feed(context.Closed(conn))
+
+    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, m.Introduction):
+            self._on_introduction(conn, sock, message, descriptors)
+        elif isinstance(message, _WITH_PIDFDS):
+            try:
+                named = self.processes.keep_all(descriptors)
+            except Unidentified as error:
+                self.connections.complain(conn, str(error))
+                return
+            dead = [one.process is not None and self.processes.is_dead(one.process) for one in named]
+            processes = tuple(e.Peer(*one, dead=gone) for one, gone in zip(named, dead, strict=True))
+            self.feed(e.Received(conn, message, processes))
+        elif isinstance(message, m.OldLives):
+            why = self.machine.reception.why_not_show_lives(conn, message.incarnation)
+            if why:
+                close_all(descriptors)
+                self.connections.complain(conn, why)
+            else:
+                self.keep_old_lives(message, descriptors)
+        elif descriptors:
+            close_all(descriptors)
+            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
+        else:
+            self.feed(e.Received(conn, message))
+
+    def _on_introduction(
+        self, conn: int, sock: socket.socket, message: m.Introduction, descriptors: tuple[int, ...]
+    ) -> None:
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
+            return
+        name = incarnation_name(message.engine_id, message.incarnation)
+        try:
+            held = self.look_at_life(name, message.life)
+        except OSError as error:
+            self.processes.forget_all([named])
+            self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
+            return
+        self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
+        if not self.machine.reception.knows(name):
+            self.stop_looking_at(name)
+
     # -- processes -------------------------------------------------------------------------------------------------
 
     def watch_death(self, effect: e.WatchDeath) -> None:
         event = e.Died(effect.process)
-        self.processes.on_death(effect.process, lambda: self._feed(event))
+        self.processes.on_death(effect.process, lambda: self.feed(event))
 
     def forget(self, effect: e.Forget) -> None:
         self.processes.forget(effect.process)
@@ -65,7 +123,7 @@ class EvidenceShell:
     def kill(self, effect: e.Kill) -> None:
         result = self.processes.kill(effect.process)
         if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
-            self._answer(e.OutOfReach(effect.process, result.value))
+            self.answer(e.OutOfReach(effect.process, result.value))
 
     def look_up(self, effect: e.LookUp) -> None:
         gone: list[int] = []
@@ -77,7 +135,7 @@ class EvidenceShell:
             elif not isinstance(found, Whereabouts):
                 dead = found.process is not None and self.processes.is_dead(found.process)  # and not waited for yet
                 alive.append((number, e.Peer(*found, dead=dead)))
-        self._answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+        self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
 
     def look_at(self, effect: e.LookAt) -> None:
         known = [(process, self.processes.pid(process)) for process in effect.processes]
@@ -93,7 +151,15 @@ class EvidenceShell:
                 (_NOT_SEEN,) if unseen else tuple(process_state.named(pid) for pid in locking),
             )
 
-        self._looks.do(look, self._feed)
+        self._looks.do(look, self.feed)
+
+    @property
+    def kind_of_evidence(self) -> str:
+        return {
+            peers.Evidence.PEER: "peer pidfd",
+            peers.Evidence.SENT: "sent pidfd",
+            peers.Evidence.NONE: "end-of-file only",
+        }[self.processes.evidence]
 
     # -- life files ------------------------------------------------------------------------------------------------
 
@@ -108,7 +174,7 @@ class EvidenceShell:
         except OSError as error:
             self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
             held = True  # nothing is proven; it is asked again
-        self._answer(e.LifeProbed(effect.incarnation, held))
+        self.answer(e.LifeProbed(effect.incarnation, held))
 
     def probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
@@ -126,7 +192,7 @@ class EvidenceShell:
             except OSError as error:
                 self.log.warning("life_file_unreadable", name=name, why=error)
                 held.append(name)  # nothing is proven
-        self._answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
+        self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
 
     def unlink(self, effect: e.Unlink) -> None:
         self.stop_looking_at(effect.incarnation)
@@ -161,7 +227,7 @@ class EvidenceShell:
         self.log.alarm("life_files_unreadable", directory=self.directory, why=error)
         return error.strerror or str(error)
 
-    def keep_old_lives(self, message: OldLives, descriptors: tuple[int, ...]) -> None:
+    def keep_old_lives(self, message: m.OldLives, descriptors: tuple[int, ...]) -> None:
         """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
         those that it has had, so what another one has shown stays. One that can't be opened costs the others nothing.
         """
@@ -232,3 +298,23 @@ class EvidenceShell:
         probe = self._probes.pop(name, None)
         if probe is not None:
             probe.close()
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        e.WatchDeath: watch_death,
+        e.Forget: forget,
+        e.Kill: kill,
+        e.ProbeLife: probe_life,
+        e.ProbeStrangers: probe_strangers,
+        e.LookUp: look_up,
+        e.LookAt: look_at,
+        e.Unlink: unlink,
+        context.Close: lambda server, effect: server.connections.drop(effect.conn),
+        context.Publish: Shell.publish,
+        context.Note: Shell.note,
+        context.Stop: Shell.stop,
+    }
+
+
+def pid_namespace() -> str:
+    """In which the numbers of processes mean something; empty where `/proc` belongs to another one."""
+    return os.readlink("/proc/self/ns/pid") if os.readlink("/proc/self") == str(os.getpid()) else ""

@@ -22,9 +22,10 @@ from evidence.rules.events import OutOfReach as OutOfReach
 from evidence.rules.events import Peer as Peer
 from evidence.rules.events import ProbeLife as ProbeLife
 from evidence.rules.events import ProbeStrangers as ProbeStrangers
+from evidence.rules.events import Received as Received
 from evidence.rules.events import StrangersProbed as StrangersProbed
 from evidence.rules.events import Unlink as Unlink
-from lockserver.rules.messages import ClientMessage, ServerMessage
+from lockserver.rules.messages import ServerMessage
 from lockserver.rules.record import Record
 from sidecar.machine.context import Close as Close
 from sidecar.machine.context import Closed as Closed
@@ -78,17 +79,6 @@ class Started(msgspec.Struct, frozen=True):
     """Tokens begin above it: the time, so that they grow even where the file was lost, or an old one came back."""
 
 
-class Received(msgspec.Struct, frozen=True):
-    conn: int
-    message: ClientMessage
-    peers: tuple[Peer, ...] = ()
-    """`Register`, `Join`: the sender itself. `Vouch`, `HandBack`: whom the descriptors name."""
-    life_held: bool = False
-    """`Register`, `Join`: the named life file is in its place, is the sender's, and is locked."""
-    secret: str = ""
-    """`Register`: a fresh one, to be given if the sender is new."""
-
-
 class NamesTaken(msgspec.Struct, frozen=True):
     missing: tuple[tuple[str, str], ...]
     """What other processes have, and which, in words. Empty: this server (or its holder) has all of them."""
@@ -104,7 +94,6 @@ class MemoryRead(msgspec.Struct, frozen=True):
 
 Event = (
     Started
-    | Received
     | Closed
     | evidence.Event
     | LookedAt

@@ -36,11 +36,11 @@ class Hearsay:
         named = self.incarnations.known.get(message.tree)
         if named is None and self.incarnations.full:
             return None
-        if self._tells_of_the_holder(message, named, active, message.token > newest):
+        if self._tells_of_the_holder(message, named, active, message.mark > newest):
             return self._hear_of(message, active)
-        if named is not None and (named is caller or (named is active.holder and active.token == message.token)):
+        if named is not None and (named is caller or (named is active.holder and active.token == message.mark)):
             return named
-        if active.phase is Phase.FREE and message.token == newest and not all(peer.dead for peer in peers):
+        if active.phase is Phase.FREE and message.mark == newest and not all(peer.dead for peer in peers):
             return self.incarnations.hear_of_name(
                 message.tree
             )  # it was proven gone by a file that doesn't name all of it
@@ -60,14 +60,14 @@ class Hearsay:
             return False
         if active.holder is None:
             return active.unnamed
-        return message.token > active.token and message.tree != active.holder.name
+        return message.mark > active.token and message.tree != active.holder.name
 
     def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
         holder = self.incarnations.hear_of_name(message.tree)
         if active.phase is Phase.FREE:
             now = self.context.now
             active.suspect(Doubt(Found.HOLDER, now, now + self.config.window_s))
-        active.hear_of(holder, message.token)
+        active.hear_of(holder, message.mark)
         self.context.note(
             "awaiting_holder", engine=holder.engine_id, lock=active.name, token=active.token, known_from="a waiter"
         )

@@ -37,13 +37,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from evidence.rules.admission import NOT_INTRODUCED, Admitted, Reception, TurnedAway
+from evidence.rules.callers import Caller, Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import MAIN, Incarnation, Stage
-from evidence.rules.pidfd_copies import Give
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
-from lockserver.rules.admission import Admission, Admitted, TurnedAway
-from lockserver.rules.callers import MOST_OBSERVERS, Caller, Callers, Hello, incompatible, spoken
+from lockserver.rules.claims import Claims
 from lockserver.rules.context import Context
 from lockserver.rules.hearsay import Hearsay
 from lockserver.rules.invariants import Invariants
@@ -52,11 +52,11 @@ from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.status import history_of, status_of
 from lockserver.rules.succession import Succession
 from sidecar.machine.disk_writes import DiskWrites
+from sidecar.wire.versions import Spoken
 
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
 MOST_OWED = 10_000
-_NOT_INTRODUCED = "introduce yourself first: Register, Join or Observe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,10 @@ class Machine:
         self.evidence = Evidence(config, self.context)
         self.incarnations = self.evidence.incarnations
         self.callers = Callers(self.context, self.evidence.copies.left)
-        self.succession = Succession(config, self.context, self.callers, self.evidence)
-        self.admission = Admission(self.context, self.evidence, self.active, self.succession.permit.lock)
+        self.succession = succession = Succession(config, self.context, self.callers, self.evidence)
+        claims = Claims(self.context, self.active, succession.permit.lock, lambda: succession.newest_token)
+        spoken = Spoken(m.OLDEST, m.PROTOCOL)
+        self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
         self.hearsay = Hearsay(config, self.context, self.evidence)
         self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
         self.broken = ""
@@ -122,18 +124,6 @@ class Machine:
         """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
         return self.context.deadline
 
-    def knows(self, incarnation: str) -> bool:
-        return incarnation in self.incarnations.known
-
-    def why_not_show_lives(self, conn: int, incarnation: str) -> str:
-        """Only a process of this incarnation has life files of it to show. Empty if that is the caller."""
-        caller = self.callers.by_conn.get(conn)
-        if caller is None:
-            return _NOT_INTRODUCED
-        if caller.incarnation is None or caller.incarnation.name != incarnation:
-            return f"you are no process of {incarnation}, so you can't show its life files"
-        return ""
-
     @property
     def status(self) -> m.Status:
         return status_of(self.config, self.context, self.succession)
@@ -163,7 +153,7 @@ class Machine:
 
     # -- ends (rule 1) ---------------------------------------------------------------------------------------------
 
-    def _closed(self, conn: int) -> None:
+    def closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)
         self.succession.switchover.asker_left(conn)
         who = caller.incarnation if caller is not None else None
@@ -191,47 +181,25 @@ class Machine:
 
     # -- who comes in (rules 2, 7, 8 and 10) -----------------------------------------------------------------------
 
-    def _introduce(self, event: e.Received, hello: Hello) -> None:
-        if event.conn in self.callers.by_conn:
-            self._throw_out(event, "this connection has introduced itself already")
-        elif not spoken().agreed(hello):
-            self._cannot_talk(event, hello)
-        elif isinstance(hello, m.Register):
-            self._register(event, hello)
-        elif isinstance(hello, m.Join):
-            self._join(event, hello)
-        elif self.callers.full_of_observers:
-            self._part(event, m.Busy(why=f"{MOST_OBSERVERS} observers are connected already"))
-        else:
-            self.callers.enter(Caller(event.conn))
-
-    def _register(self, event: e.Received, hello: m.Register) -> None:
-        token = hello.claims.get(ACTIVE, 0)
-        verdict = self.admission.register(event, hello, self.succession.newest_token)
+    def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
+        hello, main = event.message, isinstance(event.message, m.Register)
+        token = hello.claims.get(ACTIVE, 0) if main else 0
         self.succession.hear_of(token)
         if isinstance(verdict, TurnedAway):
-            self._turn_away(event, verdict)
+            return
+        if not main:
+            self._welcome(event.conn, verdict, {}, self.record_member(verdict.who))
             return
         self.succession.learn_of(token)
-        self._let_in(event, verdict, main=True)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
             self._write()
         after = max((lock.recorded_by or 0 for lock in held), default=0)
         self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
 
-    def _join(self, event: e.Received, hello: m.Join) -> None:
-        verdict = self.admission.join(event, hello)
-        if isinstance(verdict, TurnedAway):
-            self._turn_away(event, verdict)
-            return
-        self._let_in(event, verdict, main=False)
-        self._welcome(event.conn, verdict, {}, self._record_member(verdict.who))
-
-    def _let_in(self, event: e.Received, admitted: Admitted, *, main: bool) -> None:
-        if admitted.replaced is not None:
-            self.callers.end(admitted.replaced)
-        self.callers.enter(Caller(event.conn, admitted.who, main))
+    def keeps_unheard(self, hello: m.Register | m.Join) -> None:
+        self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+        self.succession.must_write = True
 
     def _welcome(self, conn: int, admitted: Admitted, holds: dict[str, int], after: int) -> None:
         """Says what the process holds; a holder that is back has been told everything with it."""
@@ -243,16 +211,9 @@ class Machine:
             holds=holds,
             protocol=admitted.version,
         )
-        self._say_on_disk(conn, welcome, after)
+        self.say_on_disk(conn, welcome, after)
 
-    def _on_vouch(self, event: e.Received, message: m.Vouch, who: Incarnation) -> None:
-        if why := self.evidence.joining.why_not_vouch(who, event.peers):
-            self._throw_out(event, why)
-            return
-        self.incarnations.enter(who, event.peers[0], message.pid, 0)
-        self._say_on_disk(event.conn, m.Vouched(child=message.child), self._record_member(who))
-
-    def _record_member(self, who: Incarnation) -> int:
+    def record_member(self, who: Incarnation) -> int:
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
         file knows it if its incarnation holds. Returns the write that must be on disk before.
         """
@@ -265,48 +226,30 @@ class Machine:
     def _hand_out(self) -> None:
         """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters."""
         holder, copies = self.active.holder, self.evidence.copies
-        for give in copies.give_own():
-            self._give(give)
+        self.reception.hand_out(self.active.token)
         if self.active.phase is not Phase.HELD or holder is None:
             return
         for waiter in self.succession.queue.first(self.config.recipients):
             who = waiter.incarnation
             if who.conn is not None:
                 for give in copies.give(who.conn, who, holder, list(holder.members.values()), self.active.token):
-                    self._give(give)
+                    self.reception.give(give, self.active.token)
 
-    def _give(self, give: Give) -> None:
-        keep = m.Keep(
-            token=self.active.token,
-            tree=give.whose.name,
-            numbers=give.numbers,
-            more=give.more,
-            gone=give.gone,
-            answer=bool(give.numbers),
-        )
-        self.context.out.append(e.Send(give.conn, keep, give.processes))
-
-    def _cannot_talk(self, event: e.Received, hello: Hello) -> None:
-        """There is no version that both speak (rule 10)."""
-        answer = incompatible(hello)
-        kept = not isinstance(hello, m.Observe) and self.admission.keep_what_it_holds(event, hello, answer.why)
-        if kept:
-            self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
-            self.succession.must_write = True
-        self._part(event, answer, forget=not kept)
+    def send(self, conn: int, message: m.ServerMessage, processes: tuple[int, ...] = ()) -> None:
+        self.context.out.append(e.Send(conn, message, processes))
 
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _on_received(self, event: e.Received) -> None:
         message, caller = event.message, self.callers.by_conn.get(event.conn)
         if isinstance(message, m.Register | m.Join | m.Observe):
-            self._introduce(event, message)
+            self.reception.introduce(event, message)
         elif caller is None:
-            self._throw_out(event, _NOT_INTRODUCED)
+            self.reception.throw_out(event, NOT_INTRODUCED)
         elif type(message) in _OF_ANY_CALLER:
             _OF_ANY_CALLER[type(message)](self, event, message, caller)
         elif caller.incarnation is None or not caller.main:
-            self._throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
+            self.reception.throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
         else:
             _REQUESTS[type(message)](self, event, message, caller.incarnation)
 
@@ -344,7 +287,7 @@ class Machine:
 
     def _on_serving(self, event: e.Received, message: m.Serving, who: Incarnation) -> None:
         if not self.active.held_by(who):
-            self._throw_out(event, "only the holder serves")
+            self.reception.throw_out(event, "only the holder serves")
         elif self.active.serve_at(message.url or None, message.kept):
             self.context.note("serving", engine=who.engine_id, url=message.url)
             self.context.changed = self.succession.must_write = True
@@ -354,7 +297,7 @@ class Machine:
             self.succession.switchover.drained(message)
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.succession.hear_of(message.token)
+        self.succession.hear_of(message.mark)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.learn_of(self.active.token)  # it may have been heard of just now
@@ -389,7 +332,7 @@ class Machine:
         granted = m.Granted(lock=lock.name, token=token, proven=lock.proven)
         self.context.out.append(e.Send(conn, granted, names=lock is self.active))
 
-    def _say_on_disk(self, conn: int, message: m.ServerMessage, after: int) -> None:
+    def say_on_disk(self, conn: int, message: m.ServerMessage, after: int) -> None:
         """Now, or as soon as that write is on disk (rule 5)."""
         if self.disk.done >= after:
             self._say(conn, message)
@@ -404,26 +347,6 @@ class Machine:
             if lock.name in holds:
                 lock.confirm(self.disk.done)
         self.context.out.append(e.Send(conn, message, names=ACTIVE in holds))
-
-    def _turn_away(self, event: e.Received, verdict: TurnedAway) -> None:
-        if not verdict.for_good:
-            self._part(event, m.Busy(why=verdict.why))
-            return
-        message = event.message
-        who = message.engine_id if isinstance(message, m.Register | m.Join) else "a caller"
-        self.context.note("refused", engine=who, why=verdict.why)
-        self._part(event, m.Refused(why=verdict.why))
-
-    def _throw_out(self, event: e.Received, why: str) -> None:
-        """A mistake: it costs the sender this connection."""
-        self._part(event, m.Problem(why=why))
-
-    def _part(self, event: e.Received, last_word: m.ServerMessage, *, forget: bool = True) -> None:
-        if forget:
-            self.incarnations.forget(event.peers)
-        self.context.send(event.conn, last_word)
-        self.context.out.append(e.Close(event.conn))
-        self._closed(event.conn)
 
     # -- writing (rule 5) ------------------------------------------------------------------------------------------
 
@@ -502,7 +425,7 @@ class Machine:
 _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
     e.Started: Machine._on_started,
     e.Received: Machine._on_received,
-    e.Closed: lambda machine, event: machine._closed(event.conn),
+    e.Closed: lambda machine, event: machine.closed(event.conn),
     e.Died: Machine._on_died,
     e.OutOfReach: lambda machine, event: machine.evidence.heard(event),
     e.LifeProbed: lambda machine, event: machine.evidence.heard(event),
@@ -521,7 +444,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
 
 _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
     # by registered main processes only
-    m.Vouch: Machine._on_vouch,
+    m.Vouch: lambda machine, event, message, who: machine.reception.vouch(event, message, who),
     m.Acquire: Machine._on_acquire,
     m.Ready: Machine._on_ready,
     m.Prepared: Machine._on_prepared,

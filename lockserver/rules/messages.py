@@ -17,10 +17,17 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from evidence.rules.messages import EngineId, Incarnation, IncarnationName, Number
+from evidence.rules.messages import Busy as Busy
+from evidence.rules.messages import HandBack as HandBack
+from evidence.rules.messages import Incompatible as Incompatible
+from evidence.rules.messages import Introduction, Number
 from evidence.rules.messages import Join as Join
+from evidence.rules.messages import Keep as Keep
 from evidence.rules.messages import Kept as Kept
+from evidence.rules.messages import Observe as Observe
 from evidence.rules.messages import OldLives as OldLives
+from evidence.rules.messages import Problem as Problem
+from evidence.rules.messages import Refused as Refused
 from evidence.rules.messages import Vouch as Vouch
 from evidence.rules.messages import Vouched as Vouched
 from sidecar.machine.context import HistoryEvent as HistoryEvent
@@ -45,15 +52,9 @@ Sentence = Annotated[str, Meta(max_length=2000)]
 # -- from a client -------------------------------------------------------------------------------------------------
 
 
-class Register(Message, frozen=True):
-    """The main process of an engine: the one that will hold the lock. Descriptor: its own pidfd."""
+class Register(Introduction, frozen=True):
+    """The main process of an engine: the one that will hold the lock."""
 
-    protocol: int
-    engine_id: EngineId
-    incarnation: Incarnation
-    life: tuple[int, int]
-    """(st_dev, st_ino) of the life file on which the sender has its lock."""
-    pid: int
     claims: dict[LockName, Token] = {}
     """Locks that it believes it holds, with their tokens: it is back after the server was away."""
     secret: Secret = ""
@@ -61,13 +62,6 @@ class Register(Message, frozen=True):
     newest: int = 0
     mapped: bool = False
     """While it lives it can't let go of its life lock."""
-
-
-class Observe(Message, frozen=True):
-    """An observer: it only looks, or asks for a switchover."""
-
-    protocol: int
-    newest: int = 0
 
 
 class Acquire(Message, frozen=True):
@@ -126,16 +120,6 @@ class Drained(Message, frozen=True):
     round: int
     ok: bool = True
     why: Sentence = ""
-
-
-class HandBack(Message, frozen=True):
-    """A main process returns what the last server gave it to keep: pidfds of the holder's processes, or of its own
-    start. One descriptor for each number.
-    """
-
-    token: Token
-    tree: IncarnationName
-    numbers: list[int]
 
 
 class Watch(Message, frozen=True):
@@ -212,26 +196,6 @@ class Welcome(Message, frozen=True):
     """The version that both speak from here on."""
 
 
-class Refused(Message, frozen=True):
-    """This process (or this wish) is not to go on. Final."""
-
-    why: str
-
-
-class Incompatible(Message, frozen=True):
-    """There is no version that both speak. Not final: the holder serves on, and asks again later."""
-
-    oldest: int
-    newest: int
-    why: str
-
-
-class Busy(Message, frozen=True):
-    """There is no room now. Not final: ask again later."""
-
-    why: str
-
-
 class Granted(Message, frozen=True):
     """Descriptors: the names in the network namespace that go with the lock `active`
     (`sidecar/kernel/exclusive_names.py`), to be kept open for as long as the process lives.
@@ -256,20 +220,6 @@ class Prepare(Message, frozen=True):
     """Your turn may come: look at your engine, and say whether it could wake."""
 
     round: int
-
-
-class Keep(Message, frozen=True):
-    """Copies of pidfds for the next server. `tree` says of which incarnation. One descriptor for each number."""
-
-    token: int
-    tree: IncarnationName
-    numbers: list[int]
-    more: bool = False
-    """In addition to those that were given of this incarnation before, and not instead of them."""
-    gone: list[int] = []
-    """Members of which no copy is needed any more."""
-    answer: bool = False
-    """`Kept` is awaited."""
 
 
 class Drain(Message, frozen=True):
@@ -300,12 +250,6 @@ class SwitchoverStep(Message, frozen=True):
 
 class Pong(Message, frozen=True):
     server_incarnation: str
-
-
-class Problem(Message, frozen=True):
-    """What the sender did wrong. The connection ends with it."""
-
-    why: str
 
 
 class MemberState(msgspec.Struct, frozen=True):

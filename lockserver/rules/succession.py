@@ -7,11 +7,11 @@ the waiters are in `queue.py`: here they are brought together. `plan` says what 
 `must_write`; `machine.py` does it.
 """
 
+from evidence.rules.callers import Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.proof import Verdict
-from lockserver.rules.callers import Callers
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion

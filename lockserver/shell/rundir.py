@@ -1,4 +1,4 @@
-"""What lies where in a run directory, and whether it is still the same one.
+"""What lies where in a run directory.
 
 DIR/lock.sock     the server's socket
 DIR/holder.json   what the server must not forget (`record.py`)
@@ -10,28 +10,12 @@ import os
 import socket
 from pathlib import Path
 
-from sidecar.kernel.path_watch import OpenDirectory
+from evidence.shell.lifefiles import LIFE as LIFE
 from sidecar.wire import sockets
 
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
 SERVER_LOCK = "server.lock"
-LIFE = "life"
-
-
-class RunDirGone(Exception):
-    """The directory isn't there."""
-
-
-class RunDir(OpenDirectory):
-    """A run directory, held open: that very directory, whatever its path names later."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            super().__init__(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise RunDirGone(f"{path} is not there; is the lock server's --run-dir the same?") from None
-        self.life = path / LIFE
 
 
 def absolute(run_dir: Path | str) -> Path:

@@ -1,8 +1,8 @@
 """The lock server's shell: the holder file, names, memory. It decides nothing; `machine.py` does.
 
 What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/machine/shell.py` and
-beside it; life files and what else tells of processes in `evidence/shell/shell.py`. Here is what only the lock needs:
-which messages bring pidfds, and what its effects mean in this world.
+beside it; callers, life files and what else tells of processes in `evidence/shell/shell.py`. Here is what only the
+lock needs.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from evidence.shell.shell import EvidenceShell
+from evidence.shell.shell import EvidenceShell, pid_namespace
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules import record
@@ -26,17 +26,12 @@ from lockserver.shell.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute,
 from sidecar.kernel import exclusive_names, host_usage, peers
 from sidecar.kernel.durable import DirectoryLock, DurableFile
 from sidecar.kernel.path_watch import make_private_directory
-from sidecar.kernel.processes import Processes, Unidentified
 from sidecar.machine.shell import Shell
 from sidecar.terminal.cannot_start import unusable
 from sidecar.terminal.logs import Log
-from sidecar.terminal.names import incarnation_name
-from sidecar.wire.connections import Connections, Protocol
-from sidecar.wire.frames import close_all
+from sidecar.wire.connections import Protocol
 from sidecar.wire.sockets import ServerSocket
 
-_INTRODUCTIONS = (m.Register, m.Join)
-_WITH_PIDFDS = (m.Vouch, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
 """How long a server that was killed may take to end."""
@@ -60,15 +55,15 @@ class Options:
     """Why there is no reader."""
 
 
-class Server(Shell):
+class Server(EvidenceShell):
     machine: Machine
 
     def __init__(
         self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
     ) -> None:
-        super().__init__(log)
-        self.encode = record.encode
         self.options = options = replace(options, run_dir=absolute(options.run_dir))
+        super().__init__(log, options.run_dir, options.pidfds, _SPOKEN, options.allow_uids)
+        self.encode = record.encode
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
         self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
@@ -76,13 +71,6 @@ class Server(Shell):
         """Those that this server has."""
         self._foreign_names: set[str] = set()
         """Those that another user has taken: none of ours."""
-        self.processes = Processes(self.loop, options.pidfds)
-        self.evidence = EvidenceShell(
-            options.run_dir / LIFE, self.processes, self.loop, log, answer=self.answer, feed=self.feed
-        )
-        self.connections = Connections(
-            self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
-        )
         self.file = DurableFile(options.run_dir, HOLDER)
         try:
             make_private_directory(options.run_dir)
@@ -100,12 +88,8 @@ class Server(Shell):
             server_incarnation=self.incarnation,
             server_pid=os.getpid(),
             boot_id=peers.boot_id(),
-            pid_namespace=_pid_namespace(),
-            evidence={
-                peers.Evidence.PEER: "peer pidfd",
-                peers.Evidence.SENT: "sent pidfd",
-                peers.Evidence.NONE: "end-of-file only",
-            }[self.processes.evidence],
+            pid_namespace=pid_namespace(),
+            evidence=self.kind_of_evidence,
             window_s=options.window_s,
             settle_s=options.settle_s,
             memory_bound_s=options.memory_bound_s,
@@ -170,9 +154,6 @@ class Server(Shell):
             descriptors = [name.fileno() for name in self._names.values()]
         self.connections.send(effect.conn, effect.message, descriptors)
 
-    def _do_close(self, effect: e.Close) -> None:
-        self.connections.drop(effect.conn)
-
     def _do_take_names(self, effect: e.TakeNames) -> None:
         run_dir = self.options.run_dir
         wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
@@ -220,73 +201,10 @@ class Server(Shell):
         for conn in watchers:
             self.connections.send(conn, status)
 
-    # -- what callers say ------------------------------------------------------------------------------------------
-
-    def _on_closed(self, conn: int) -> None:
-        self.feed(e.Closed(conn))
-
-    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
-        if isinstance(message, _INTRODUCTIONS):
-            self._on_introduction(conn, sock, message, descriptors)
-        elif isinstance(message, _WITH_PIDFDS):
-            try:
-                named = self.processes.keep_all(descriptors)
-            except Unidentified as error:
-                self.connections.complain(conn, str(error))
-                return
-            dead = [one.process is not None and self.processes.is_dead(one.process) for one in named]
-            peers = tuple(e.Peer(*one, dead=gone) for one, gone in zip(named, dead, strict=True))
-            self.feed(e.Received(conn, message, peers))
-        elif isinstance(message, m.OldLives):
-            why = self.machine.why_not_show_lives(conn, message.incarnation)
-            if why:
-                close_all(descriptors)
-                self.connections.complain(conn, why)
-            else:
-                self.evidence.keep_old_lives(message, descriptors)
-        elif descriptors:
-            close_all(descriptors)
-            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
-        else:
-            self.feed(e.Received(conn, message))
-
-    def _on_introduction(
-        self, conn: int, sock: socket.socket, message: m.Register | m.Join, descriptors: tuple[int, ...]
-    ) -> None:
-        named = self.introduced(conn, sock, descriptors, message.pid)
-        if named is None:
-            return
-        name = incarnation_name(message.engine_id, message.incarnation)
-        try:
-            held = self.evidence.look_at_life(name, message.life)
-        except OSError as error:
-            self.processes.forget_all([named])
-            self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
-            return
-        self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
-        if not self.machine.knows(name):
-            self.evidence.stop_looking_at(name)
-
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **EvidenceShell.effects,
         e.Send: _do_send,
-        e.Close: _do_close,
-        e.WatchDeath: lambda server, effect: server.evidence.watch_death(effect),
-        e.Forget: lambda server, effect: server.evidence.forget(effect),
-        e.Kill: lambda server, effect: server.evidence.kill(effect),
-        e.ProbeLife: lambda server, effect: server.evidence.probe_life(effect),
-        e.ProbeStrangers: lambda server, effect: server.evidence.probe_strangers(effect),
-        e.LookUp: lambda server, effect: server.evidence.look_up(effect),
-        e.LookAt: lambda server, effect: server.evidence.look_at(effect),
         e.TakeNames: _do_take_names,
-        e.Unlink: lambda server, effect: server.evidence.unlink(effect),
         e.ReadMemory: _do_read_memory,
         e.Persist: Shell.persist,
-        e.Publish: Shell.publish,
-        e.Note: Shell.note,
-        e.Stop: Shell.stop,
     }
-
-
-def _pid_namespace() -> str:
-    """In which the numbers of processes mean something; empty where `/proc` belongs to another one."""
-    return os.readlink("/proc/self/ns/pid") if os.readlink("/proc/self") == str(os.getpid()) else ""

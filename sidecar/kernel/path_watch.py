@@ -8,7 +8,7 @@ an empty directory that is held open was removed; two nested epolls swallow what
 know looks every second, too.
 
 What this file may not do: decide what follows. Who uses it: `sockets.py` and `gms/shell/server.py` (servers),
-`lockserver/shell/session.py` (holders), `engine_shim/shell/address.py`.
+`evidence/shell/session.py` (clients), `engine_shim/shell/address.py`.
 """
 
 import contextlib

@@ -555,8 +555,8 @@ class Engine:
     def do_link(self) -> dict[str, Any]:
         """To which server is this process connected?"""
         session = self.membership or self._client
-        machine = session._machine
-        return {"server": machine.server_incarnation if machine.link.name == "IN" else "", "warned": machine._warned}
+        standing = session._standing
+        return {"server": standing.server_incarnation if standing.link.name == "IN" else "", "warned": standing.warned}
 
     def do_vouch_for(self, pid: int) -> None:
         self._client.vouch_for(pid, 30.0)

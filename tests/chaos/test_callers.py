@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from evidence.rules.callers import MOST_OBSERVERS
 from lockserver.rules import messages as m
-from lockserver.rules.callers import MOST_OBSERVERS
 from lockserver.shell.rundir import connect
 from tests.chaos.house import Caller, Contenders, House, Observer, Server, held_by, patient_connect
 from tests.support.chance import seeded
@@ -203,7 +203,7 @@ def throw_descriptors(run_dir: Path, random: randomness.Random, kept: list[socke
         with contextlib.suppress(OSError):
             socket.send_fds(sock, [body], [null] * count)
             if random.random() < 0.5:
-                hand_back = m.HandBack(token=1, tree="x", numbers=[1] * count, fds=count)
+                hand_back = m.HandBack(mark=1, tree="x", numbers=[1] * count, fds=count)
                 socket.send_fds(sock, [framed(msgspec.msgpack.encode(hand_back))], [null] * count)
     finally:
         os.close(null)

@@ -78,7 +78,7 @@ def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int)
 
 
 def test_observers_leave_room_for_engines_and_are_told_that_it_is_full(house: House, many_descriptors: int) -> None:
-    from lockserver.rules.callers import MOST_OBSERVERS
+    from evidence.rules.callers import MOST_OBSERVERS
 
     house.server()
     with contextlib.ExitStack() as stack:

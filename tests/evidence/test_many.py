@@ -98,12 +98,13 @@ def test_a_plan_changes_nothing_and_says_the_same_again() -> None:
 
 def test_evidence_knows_no_lock() -> None:
     words = re.compile(r"\b(token|permit|holder|standby|waiter|lock server)s?\b", re.IGNORECASE)
+    others = ("holders are read", "with its holders", 'name="token"')  # of a life lock; on the wire for ever
     named = [
         f"{path.name}: {line.strip()}"
-        for path in sorted((ROOT / "evidence").glob("*.py"))
+        for path in sorted((ROOT / "evidence").rglob("*.py"))
         if path.name != "__init__.py"  # it names its first user
         for line in path.read_text().splitlines()
-        if words.search(line)
+        if words.search(line) and not any(other in line for other in others)
     ]
     assert named == []
     assert not [name for name in messages.Join.__struct_fields__ if words.search(name)]

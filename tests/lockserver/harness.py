@@ -162,7 +162,7 @@ class Engine:
 
     def hand_back(self, other: "Engine") -> None:
         keep, processes = self.copies[other.name]
-        self.says(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers), processes)
+        self.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
 
     def looks(self, *, ok: bool = True) -> None:
         """Answers the newest `Prepare`."""

@@ -4,15 +4,17 @@ import pytest
 
 from evidence.rules import incarnations as inc
 from evidence.rules import joining
+from evidence.rules.admission import Admission, Admitted, TurnedAway
+from evidence.rules.callers import MOST_OBSERVERS, Caller, Callers
 from evidence.rules.incarnation import MAIN, Incarnation, Life, Stage
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
-from lockserver.rules.admission import Admission, Admitted, TurnedAway
-from lockserver.rules.callers import MOST_OBSERVERS, Caller, Callers, incompatible
+from lockserver.rules.claims import Claims
 from lockserver.rules.events import Close
 from lockserver.rules.lock import Lock, Phase
 from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.permit import PermitLock
+from sidecar.wire.versions import Spoken
 from tests.evidence.parts import NAME, killed, peer
 from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 
@@ -24,8 +26,7 @@ def hello(protocol: int, newest: int = 0) -> m.Observe:
 
 
 def test_a_caller_with_which_no_version_is_shared_is_told_so() -> None:
-    answer = incompatible(hello(98, 99))
-    assert "versions 98 to 99" in answer.why and (answer.oldest, answer.newest) == (m.OLDEST, m.PROTOCOL)
+    assert "versions 98 to 99" in Spoken(m.OLDEST, m.PROTOCOL).why_none(hello(98, 99))
 
 
 def test_callers_come_and_go() -> None:
@@ -63,7 +64,9 @@ class Entrance(Turns):
         super().__init__()
         self.active = active or Lock(ACTIVE)
         self.permit = PermitLock(INIT)
-        self.admission = Admission(self.context, self.evidence, self.active, self.permit)
+        self.newest = 0
+        self.claims = Claims(self.context, self.active, self.permit, lambda: self.newest)
+        self.admission = Admission(self.evidence, Spoken(m.OLDEST, m.PROTOCOL), self.claims)
 
     def register(
         self,
@@ -87,7 +90,8 @@ class Entrance(Turns):
             mapped=True,
         )
         event = e.Received(conn, message, (process or peer(1),), life_held=life_held, secret="fresh")
-        return self.admission.register(event, message, newest)
+        self.newest = newest
+        return self.admission.register(event, message)
 
     def join(
         self, engine_id: str = "a", process: e.Peer | None = None, *, number: int = 0, life_held: bool = True
@@ -206,7 +210,7 @@ def entrance_with_holder(phase: Phase) -> Entrance:
     elif phase is Phase.FENCING:
         entrance.incarnations.lose(a, Stage.LOST)
         lock.lose(0.0, None)
-    entrance.admission.active = lock
+    entrance.claims.active = lock
     return entrance
 
 

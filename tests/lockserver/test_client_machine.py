@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from evidence.rules.standing import LOOK_S, RETRY_MOST_S, Me
 from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
-from lockserver.rules.client_machine import ANSWER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
+from lockserver.rules.client_machine import ANSWER_S, PRESUMED_DEAD_SHARE, ClientMachine
 from lockserver.rules.messages import ACTIVE, INIT
 from sidecar.machine.reconnect import FIRST_S, STEADY_S
 
@@ -624,7 +625,7 @@ def test_an_answer_that_is_ready_when_the_server_is_away_is_not_said(client: Cli
 
 
 def keep(tree: str, token: int = 7, *numbers: int) -> m.Keep:
-    return m.Keep(token=token, tree=tree, numbers=list(numbers) or [1])
+    return m.Keep(mark=token, tree=tree, numbers=list(numbers) or [1])
 
 
 def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_more_that_was_kept(
@@ -635,7 +636,7 @@ def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_m
     client.until_it_knocks()
     client.tell(c.Connected((1, 2))).hear(keep("a.0123abcd", 7, 2))
     assert client.effects == [
-        c.Say(m.HandBack(token=7, tree="a.0123abcd", numbers=[2, 3])),
+        c.Say(m.HandBack(mark=7, tree="a.0123abcd", numbers=[2, 3])),
         c.KeepCopies("a.0123abcd", [2]),
     ]
 
@@ -645,7 +646,7 @@ def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_
     assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001", [1, 2])]
     client.away().come_in(server="s2")
     first, *rest = client.said
-    assert first == m.HandBack(token=7, tree="x.00000001", numbers=[1, 2])
+    assert first == m.HandBack(mark=7, tree="x.00000001", numbers=[1, 2])
     assert [type(message) for message in rest] == [m.Vouch, m.Acquire]
     assert client.effects.index(c.Say(first)) < client.effects.index(c.Joined())
 
@@ -659,7 +660,7 @@ def test_only_the_newest_holders_copies_are_kept_and_the_old_ones_dropped(client
     client.come_in().hear(keep("x.00000001", 7)).hear(keep("y.00000002", 8))
     assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002", [1])]
     client.away().come_in(server="s2")
-    assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1])]
+    assert client.said == [m.HandBack(mark=8, tree="y.00000002", numbers=[1])]
 
 
 def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -> None:
@@ -667,21 +668,21 @@ def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -
     assert not client.of(c.DropCopies)
     client.away().come_in(server="s2")
     assert client.said == [
-        m.HandBack(token=8, tree="a.0123abcd", numbers=[2, 3]),
-        m.HandBack(token=8, tree="y.00000002", numbers=[1]),
+        m.HandBack(mark=8, tree="a.0123abcd", numbers=[2, 3]),
+        m.HandBack(mark=8, tree="y.00000002", numbers=[1]),
     ]
 
 
 def test_more_copies_are_added_those_of_the_gone_dropped_and_what_came_is_acknowledged(client: Client) -> None:
     client.come_in().hear(keep("y.00000002", 8, 1, 2, 3))
-    more = m.Keep(token=8, tree="y.00000002", numbers=[4, 5], more=True, gone=[2], answer=True)
+    more = m.Keep(mark=8, tree="y.00000002", numbers=[4, 5], more=True, gone=[2], answer=True)
     assert client.hear(more).effects == [
         c.DropCopies("y.00000002", [2, 4, 5]),
         c.KeepCopies("y.00000002", [4, 5], more=True),
         c.Say(m.Kept(copies=2)),
     ]
     client.away().come_in(server="s2")
-    assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1, 3, 4, 5])]
+    assert client.said == [m.HandBack(mark=8, tree="y.00000002", numbers=[1, 3, 4, 5])]
 
 
 def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Client) -> None:

@@ -90,7 +90,7 @@ def told_of_a_holder() -> Told:
     """An older file, and a waiter that kept no pidfd of the newer holder. Something else is written then."""
     told = Told(free(token=10))
     told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1, claims={INIT: 0}))
-    told.hears(1, m.HandBack(token=12, tree=f"a.{'0' * 8}", numbers=[]))
+    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
     told.hears(1, m.Release(lock=INIT))
     return told
 

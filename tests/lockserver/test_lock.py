@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from evidence.rules.callers import Callers
 from evidence.rules.incarnation import Incarnation, Stage
-from lockserver.rules.callers import Callers
 from lockserver.rules.invariants import Invariants
 from lockserver.rules.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
 from lockserver.rules.messages import ACTIVE, INIT

@@ -215,7 +215,7 @@ def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
         m.Vouch(child=1, pid=2, fds=1),
         m.Acquire(lock="init"),
         m.Ready(ready=False, needs={"gpu": 5}),
-        m.HandBack(token=1, tree="a.0123abcd", numbers=[1, 2], fds=2),
+        m.HandBack(mark=1, tree="a.0123abcd", numbers=[1, 2], fds=2),
         m.Switchover(to="b", drain_timeout_s=5),
         m.Ping(),
     ],
@@ -229,7 +229,7 @@ def test_what_a_client_says_is_heard(message: m.ClientMessage) -> None:
     "message",
     [
         m.Welcome(server_incarnation="s", number=1, policy=m.Policy(False, 10.0, 2.0), secret="x", holds={"active": 7}),
-        m.Keep(token=7, tree="a.0123abcd", numbers=[1], fds=1),
+        m.Keep(mark=7, tree="a.0123abcd", numbers=[1], fds=1),
         m.Refused(why="w"),
         m.Exit(round=3),
         m.History(events=[m.HistoryEvent("t", "e", {"a": 1, "b": "c", "d": True, "e": 1.5})]),

@@ -35,7 +35,7 @@ def comes_back(engine: Engine) -> None:
     """As `client_machine.py` does it: the claim first, then the copies that it keeps, then its wish."""
     engine.register()
     for keep, processes in list(engine.copies.values()):
-        engine.says(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers), processes)
+        engine.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
     if not engine.token:
         engine.acquire()
 
@@ -144,7 +144,7 @@ def test_a_pidfd_of_somebody_else_proves_nothing() -> None:
     stranger = harness.process()
     harness.dies(stranger)
     a.main.locks.clear()
-    b.says(m.HandBack(token=a.token, tree=a.name, numbers=[1]), [stranger])
+    b.says(m.HandBack(mark=a.token, tree=a.name, numbers=[1]), [stranger])
     b.acquire()
     harness.advance(WINDOW_S / 2)
     assert not b.holds
@@ -156,7 +156,7 @@ def test_pidfds_handed_back_with_another_token_are_of_another_holder() -> None:
     harness.dies(a.main)
     harness.restart()
     b.register()
-    b.says(m.HandBack(token=a.token + 7, tree=a.name, numbers=[1]), [a.main])
+    b.says(m.HandBack(mark=a.token + 7, tree=a.name, numbers=[1]), [a.main])
     b.acquire()
     assert not b.holds
 
@@ -168,7 +168,7 @@ def test_some_of_the_pidfds_are_not_all_of_them() -> None:
     harness.restart()
     b.register()
     b.acquire()
-    b.says(m.HandBack(token=a.token, tree=a.name, numbers=[1]), [a.main])
+    b.says(m.HandBack(mark=a.token, tree=a.name, numbers=[1]), [a.main])
     harness.advance(WINDOW_S * 3)
     assert not b.holds
     b.hand_back(a)

@@ -136,19 +136,21 @@ def test_a_client_that_was_closed_in_a_process_that_lives_on_is_forgotten(harnes
             harness.kill(c.join())
         harness.hangs_up(c.main)
         harness.advance(1)
-        assert harness.machine.knows(c.name) and harness.watched > pidfds, "it may be back: it has its life lock"
+        assert harness.machine.reception.knows(c.name) and harness.watched > pidfds, (
+            "it may be back: it has its life lock"
+        )
         c.main.locks.clear()
         harness.advance(60)
-        assert not harness.machine.knows(c.name) and harness.watched == pidfds and c.name not in harness.life
+        assert not harness.machine.reception.knows(c.name) and harness.watched == pidfds and c.name not in harness.life
         assert c.main.alive
     harness.hangs_up(b.main)
     b.main.locks.clear()
     harness.advance(60)
-    assert harness.machine.knows(b.name) and worker.alive, "its worker lives, and is watched"
+    assert harness.machine.reception.knows(b.name) and worker.alive, "its worker lives, and is watched"
     harness.hangs_up(a.main)
     a.main.locks.clear()
     harness.advance(60)
-    assert harness.machine.knows(a.name) and harness.state == "FENCING", "only the proof ends a holder"
+    assert harness.machine.reception.knows(a.name) and harness.state == "FENCING", "only the proof ends a holder"
 
 
 def test_a_client_that_comes_back_before_it_is_closed_is_not_forgotten(harness: Harness) -> None:
@@ -950,7 +952,7 @@ def test_the_first_waiters_keep_copies_of_the_holders_pidfds() -> None:
     b, c, d = harness.waiter("b"), harness.waiter("c"), harness.waiter("d")
     for keeper in (b, c):
         keep, processes = keeper.copies[a.name]
-        assert keep.token == a.token and keep.numbers == [1, 2, 3] and list(processes) == a.processes
+        assert keep.mark == a.token and keep.numbers == [1, 2, 3] and list(processes) == a.processes
     assert not d.copies
 
 
@@ -1012,7 +1014,7 @@ def test_a_process_that_the_holder_hands_back_is_one_that_waiters_keep_copies_of
     """The server may be killed again before that process itself has come."""
     a, b = harness.holder("a"), harness.waiter("b")
     worker = harness.process()
-    a.says(m.HandBack(token=a.token, tree=a.name, numbers=[2]), (worker,))
+    a.says(m.HandBack(mark=a.token, tree=a.name, numbers=[2]), (worker,))
     assert worker in b.copies[a.name][1]
 
 
@@ -1316,9 +1318,9 @@ def test_a_living_process_that_lost_its_connection_soon_wakes_nobody(harness: Ha
     assert harness.machine.deadline == math.inf
     b.main.locks.clear()
     harness.advance(60)
-    assert harness.machine.deadline == math.inf and harness.machine.knows(b.name)
+    assert harness.machine.deadline == math.inf and harness.machine.reception.knows(b.name)
     harness.engine("c").register()
-    assert not harness.machine.knows(b.name), "what happens next finds that it has closed its client"
+    assert not harness.machine.reception.knows(b.name), "what happens next finds that it has closed its client"
 
 
 def test_after_a_recovery_and_a_handoff_the_server_sleeps_again(harness: Harness) -> None:

@@ -103,7 +103,7 @@ class LockWorld(RuleBasedStateMachine):
             return
         for keep, processes in list(engine.copies.values()):
             if engine.connected:
-                engine.says(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers), processes)
+                engine.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
         if engine in self.wanting and not engine.token and engine.connected:
             engine.says(m.Acquire(needs=self.needs(engine), again=True))
 
@@ -525,10 +525,10 @@ class ClientWorld(RuleBasedStateMachine):
                 m.Drain(round=1, timeout_s=1.0),
                 m.Resume(why="off"),
                 m.Vouched(child=1),
-                m.Keep(token=1, tree="x.00000001", numbers=[1]),
-                m.Keep(token=2, tree="y.00000002", numbers=[1, 2]),
-                m.Keep(token=2, tree="a.0123abcd", numbers=[2]),
-                m.Keep(token=2, tree="y.00000002", numbers=[3], more=True, gone=[1], answer=True),
+                m.Keep(mark=1, tree="x.00000001", numbers=[1]),
+                m.Keep(mark=2, tree="y.00000002", numbers=[1, 2]),
+                m.Keep(mark=2, tree="a.0123abcd", numbers=[2]),
+                m.Keep(mark=2, tree="y.00000002", numbers=[3], more=True, gone=[1], answer=True),
             ]
         )
     )

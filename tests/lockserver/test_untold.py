@@ -25,7 +25,7 @@ def comes_back(waiter: Engine) -> None:
     """With all that it kept; its own first."""
     waiter.register()
     for keep, processes in list(waiter.copies.values()):
-        waiter.says(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers), processes)
+        waiter.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
     waiter.acquire()
 
 
@@ -112,7 +112,7 @@ def test_a_claim_that_is_put_off_may_be_made_again() -> None:
 def test_the_next_token_is_greater_than_one_that_was_only_heard_of() -> None:
     harness = Harness().start(token_floor=0)
     b = harness.engine("b").register()
-    b.says(m.HandBack(token=50, tree=b.name, numbers=[]))
+    b.says(m.HandBack(mark=50, tree=b.name, numbers=[]))
     b.acquire()
     harness.advance(SETTLE_S)
     assert b.token > 50

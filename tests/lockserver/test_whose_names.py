@@ -2,9 +2,9 @@
 
 import pytest
 
+from evidence.rules.callers import Callers
 from evidence.rules.events import LookedUp, Peer, StrangersProbed
 from lockserver.rules import events as e
-from lockserver.rules.callers import Callers
 from lockserver.rules.events import NamesTaken
 from lockserver.rules.lock import Doubt, Found, Phase
 from lockserver.rules.succession import Succession

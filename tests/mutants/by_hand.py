@@ -120,8 +120,8 @@ BY_HAND = (
         (
             (
                 "lockserver/rules/machine.py",
-                "        self.succession.hear_of(message.token)\n",
-                "        self.succession.learn_of(message.token)\n",
+                "        self.succession.hear_of(message.mark)\n",
+                "        self.succession.learn_of(message.mark)\n",
             ),
         ),
         or_tests=OF_THE_LOCK,
@@ -413,7 +413,7 @@ BY_HAND = (
         "only a process of an incarnation shows life files of it",
         (
             (
-                "lockserver/shell/server.py",
+                "evidence/shell/shell.py",
                 "            if why:\n                close_all(descriptors)",
                 "            if False:\n                close_all(descriptors)",
             ),

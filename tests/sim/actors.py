@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from evidence.rules.standing import Link, Me
 from lockserver.rules import client_events as c
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules import record
-from lockserver.rules.client_machine import ClientMachine, Link, Me
+from lockserver.rules.client_machine import ClientMachine
 from lockserver.rules.machine import Machine
 from tests.sim.files import Lock
 from tests.sim.process import Process
@@ -336,7 +337,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         if self.speaks_another_version:
             message = replace(message, protocol=ANOTHER_VERSION, newest=ANOTHER_VERSION)
         self.feed(e.Received(conn, message, (peer,), held, f"{world.rng.getrandbits(64):016x}"))
-        if not self.machine.knows(f"{message.engine_id}.{message.incarnation}"):
+        if not self.machine.reception.knows(f"{message.engine_id}.{message.incarnation}"):
             self._stop_looking_at(f"{message.engine_id}.{message.incarnation}")
 
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
@@ -453,7 +454,7 @@ class SimClient(Shell[c.Event, c.Effect]):
         return True
 
     def _due(self) -> float:
-        if self.machine.link is Link.IN and not self.world.directory_lost:
+        if self.machine.standing.link is Link.IN and not self.world.directory_lost:
             return INF  # all that is due is a look at the path, which leads where it led
         return super()._due()
 

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evidence.rules.standing import Me
 from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
-from lockserver.rules.client_machine import Me
 from tests.sim.actors import SimClient
 from tests.sim.process import Process
 

@@ -9,9 +9,9 @@ import errno
 import math
 from typing import TYPE_CHECKING
 
+from evidence.rules.standing import Me
 from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
-from lockserver.rules.client_machine import Me
 from tests.sim.actors import HOLDER, RUN, SOCKET, SimClient
 from tests.sim.engines import DEVICE, Slot, Tree
 from tests.sim.process import Process

@@ -1,21 +1,17 @@
-"""Who calls: the connections, what each introduced itself as, and in which version it talks.
+"""Who calls: the connections, and what each introduced itself as.
 
-Pure. There are three kinds of caller: an engine's main process registers, another process of its incarnation joins, an
+Pure. There are three kinds of caller: a main process registers, another process of its incarnation joins, an
 observer observes. Who may come in: `admission.py`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from evidence.rules.incarnation import Incarnation
-from lockserver.rules import messages as m
-from lockserver.rules.context import Context
-from lockserver.rules.events import Close
-from sidecar.wire.versions import Spoken
+from sidecar.machine.context import Close, Context
 
 MOST_OBSERVERS = 2000
-
-Hello = m.Register | m.Join | m.Observe
 
 
 @dataclass(slots=True)
@@ -29,7 +25,7 @@ class Caller:
 
 
 class Callers:
-    def __init__(self, context: Context, ended: Callable[[int], None]) -> None:
+    def __init__(self, context: Context[Any], ended: Callable[[int], None]) -> None:
         """`ended` hears of each connection that ends."""
         self.context = context
         self._ended = ended
@@ -58,13 +54,5 @@ class Callers:
 
     @property
     def full_of_observers(self) -> bool:
-        """Engines always have room."""
+        """Processes of trees always have room."""
         return self._observers >= MOST_OBSERVERS
-
-
-def spoken() -> Spoken:
-    return Spoken(m.OLDEST, m.PROTOCOL)
-
-
-def incompatible(hello: Hello) -> m.Incompatible:
-    return m.Incompatible(oldest=m.OLDEST, newest=m.PROTOCOL, why=spoken().why_none(hello))
