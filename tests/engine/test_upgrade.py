@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import shlex
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from tests.gateway.door import GatewayProgram, ask
 from tests.gateway.steady_load import SteadyLoad, Step
 from tests.gateway.under_load import PACE, all_of, check, pair, questions, shim, whole
 from tests.support import wheels
+from tests.support.processes import ROOT
 from tests.support.waiting import until
 from tools import release
 
@@ -34,6 +37,9 @@ pytestmark = [
 CLIENTS = 8
 OTHER_MODEL = ("--seed", "1")
 LONGER = ("--max-model-len", "4096")
+PAGE = (ROOT / "docs" / "using" / "upgrade.md").read_text(encoding="utf-8")
+ROWS = [row.replace("`", "") for row in re.findall(r"^\| ([^|]+) \| [0-9]+ \| 0 \|", PAGE, re.M)]
+"""Of the page's table: what was exchanged, how many answers there were meanwhile, and that none failed."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,8 @@ class Rehearsal:
         self.arguments = arguments
         new = self.exchange_standby()
         active, _ = whole(self.shims)
-        active.until("Active", redundant=False)
-        assert new.until("Standby", redundant=False)["differences"][0].startswith("--max-model-len: ")
-        assert " alarm shim takes_other_requests " in new.said()
+        for each in (active, new):
+            until(partial(says_what_differs, each), f"{each.engine_id} says what differs")
         self.exchange_active("--drain-timeout", "0")
 
     def exchange_all(self, *arguments: str) -> None:
@@ -190,6 +195,12 @@ def houses(house: House, versions: Versions) -> Iterator[Callable[[str], TypedHo
             return stack.enter_context(contextlib.closing(TypedHouse(directory, versions.before)))
 
         yield make
+
+
+def says_what_differs(engine: Shim) -> bool:
+    state = engine.state()
+    named = "--max-model-len: " in str(state.get("differences"))
+    return named and not state["redundant"] and " alarm shim takes_other_requests " in engine.said()
 
 
 def listens(port: int) -> bool:
@@ -263,6 +274,7 @@ def test_a_pair_is_brought_to_this_version_and_back(houses: Callable[[str], Type
         step("back: a second pair beside, of the old model", beside)
         second.only(versions.before)
     print(table(steps))
+    assert [seen.what for seen in steps] == ROWS[: len(steps)], "what the page says was measured"
 
 
 def test_failover_up_is_exchanged_whole(houses: Callable[[str], TypedHouse], versions: Versions) -> None:
@@ -299,6 +311,7 @@ def test_failover_up_is_exchanged_whole(houses: Callable[[str], TypedHouse], ver
         so_far = len(running[-1].said())
         back = one_step(load, house, "back: all of failover up", lambda: exchange(versions.before), away=True)
     print(table([forward, back]))
+    assert [forward.what, back.what] == ROWS[-2:], "what the page says was measured"
     down()
     assert " alarm " not in running[-1].said()[so_far:], "no server waits for what has ended in order"
 
