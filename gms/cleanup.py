@@ -1,4 +1,5 @@
-"""Removes what GMS leaves when it and its readers have ended: sockets of killed servers, and the host devices.
+"""Removes what GMS leaves when it and its readers have ended: sockets of killed servers, and the host devices. Their
+state files no longer name the memory that went with them: the next server would wait for it, in vain.
 
 A host device outlives its GMS on purpose, and with it the pages that were its memory. A caller that has ended
 everything that used it asks here; one that another GMS has, or of which a process has memory, stays. What this file may
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from gms.memory import DeviceError
 from gms.memory.host_device import device_path, remove_device
+from gms.rules import record
 from gms.shell import rundir
 from gms.shell.device_names import take_unused
 from sidecar.kernel import host_usage
-from sidecar.kernel.durable import nobody_has
+from sidecar.kernel.durable import DurableFile, nobody_has
 
 LOOK_S = 0.05
 
@@ -30,10 +32,25 @@ def remove(run_dir: Path, devices: Iterable[str], patience_s: float) -> list[str
             for path in here.glob("*.sock"):
                 path.unlink(missing_ok=True)
         on_host = [device for device in devices if device.startswith("host:")]
-        why_not = {device: remove_device_unless_used(device, directory, patience_s) for device in on_host}
+        why_not = {device: _remove(device, here, directory, patience_s) for device in on_host}
     with contextlib.suppress(OSError):
         directory.rmdir()  # another pair may have devices there
     return [f"{device}: {why}" for device, why in why_not.items() if why]
+
+
+def _remove(device: str, here: Path, directory: Path, patience_s: float) -> str:
+    """Returns why it stays."""
+    try:
+        status = device_path(device.removeprefix("host:"), directory).stat()
+    except OSError:
+        return ""
+    why = remove_device_unless_used(device, directory, patience_s)
+    if not why:  # all of it could be locked: no process had memory of it
+        file = DurableFile(here, f"{device}.json")
+        with contextlib.suppress(OSError, record.UnreadableRecord):  # the next server says what is wrong with it
+            found = record.decode(file.read() or b"")
+            file.write(record.encode(record.without_memory(found, f"host:{status.st_dev}:{status.st_ino}:")))
+    return why
 
 
 def remove_device_unless_used(device: str, directory: Path, patience_s: float = 0.0) -> str:

@@ -111,6 +111,21 @@ def decode(data: bytes) -> Record:
     return msgspec.structs.replace(record, check="")
 
 
+def without_memory(record: Record, of: str) -> Record:
+    """What it has to say once no process can have memory whose identity begins with `of`. Tokens outlive memory."""
+    found = [_bare(region) if _is_all_of(region, of) else region for region in record.regions]
+    return msgspec.structs.replace(record, regions=tuple(each for each in found if each.generation or each.token))
+
+
+def _is_all_of(region: Region, of: str) -> bool:
+    ranges = region.slabs[:-1] if region.policy == "exclusive" else region.slabs
+    return bool(ranges) and all(slab.identity.startswith(of) for slab in ranges)
+
+
+def _bare(region: Region) -> Region:
+    return Region(region.key, region.policy, token=region.token, dropped=region.dropped)
+
+
 def _check(record: Record) -> str:
     bare = msgspec.structs.replace(record, check="")
     return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()[:16]

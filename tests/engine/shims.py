@@ -53,8 +53,8 @@ class Program(Process):
         self.log = house.directory / f"{name}.log"
         with open(self.log, "ab") as log:
             self.child = subprocess.Popen(
-                [*through, sys.executable, "-m", *command],
-                cwd=ROOT,
+                [*through, *house.line(command)],
+                cwd=house.where,
                 env=house.environment,
                 stderr=log,
                 stdout=log,
@@ -149,6 +149,9 @@ class Shim(Program):
 
 
 class House:
+    where = ROOT
+    """Where programs are started."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.run_dir = directory / "run"
@@ -163,6 +166,10 @@ class House:
         self.lock: Program | None = None
         self.gms: Program | None = None
         self.first_answer = ""
+
+    def line(self, command: tuple[str, ...]) -> list[str]:
+        """The words that start a module with its arguments."""
+        return [sys.executable, "-m", *command]
 
     def add(self, program: Program) -> None:
         self.programs.append(program)

@@ -90,6 +90,8 @@ class Stream:
     streams: bool = True
     raw: bytes = b""
     status: int = 0
+    head: bytes = b""
+    """In small letters."""
     whole: bool = False
     """It was closed as it should be."""
     error: str = ""
@@ -102,7 +104,7 @@ class Stream:
             body = {**self.body, "stream": True} if self.streams else self.body
             writer.write(request_bytes(self.path, body, **extra))
             self.at.append(time.monotonic())
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            head = self.head = (await reader.readuntil(b"\r\n\r\n")).lower()
             self.status = int(head.split()[1])
             if b"transfer-encoding: chunked" in head:
                 await self._chunks(reader)

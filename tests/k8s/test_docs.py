@@ -20,7 +20,8 @@ from tests.support.processes import ROOT
 DOCS = (ROOT / "docs" / "using" / "kubernetes.md").read_text(encoding="utf-8")
 RUNBOOK = (ROOT / "docs" / "using" / "troubleshooting.md").read_text(encoding="utf-8")
 CONFIGURATION = ROOT / "docs" / "using" / "configuration.md"
-TYPED = DOCS + RUNBOOK + (ROOT / "README.md").read_text(encoding="utf-8")
+UPGRADE = (ROOT / "docs" / "using" / "upgrade.md").read_text(encoding="utf-8")
+TYPED = DOCS + RUNBOOK + UPGRADE + (ROOT / "README.md").read_text(encoding="utf-8")
 IMAGES = ROOT / "k8s" / "images"
 SIDECAR_AND_ENGINE = "".join(path.read_text(encoding="utf-8") for path in IMAGES.glob("*.Containerfile"))
 OBJECTS = list(yaml.safe_load_all(POD))
@@ -88,6 +89,24 @@ def test_every_image_is_named_whole_and_those_of_ours_as_the_documented_build_na
     assert {image for image in named if "gpu-failover" in image} <= set(BUILT)
     assert all((ROOT / file).is_file() for file in BUILT.values())
     assert set(re.findall(r"podman save (\S+)", TYPED)) <= set(BUILT)
+
+
+def test_containers_of_one_image_are_upgraded_by_one_command() -> None:
+    commands = re.findall(r"^kubectl set image deployment/failover (.*)$", UPGRADE, re.M)
+    typed = [dict(word.split("=") for word in command.split()) for command in commands]
+    assert all(len(set(command.values())) == 1 for command in typed)
+    images = {each["image"] for each in CONTAINERS.values()}
+    of_one = [{name for name, each in CONTAINERS.items() if each["image"] == image} for image in images]
+    assert sorted(map(sorted, typed)) == sorted(map(sorted, of_one))
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
+def test_an_upgrade_ends_one_pod_before_it_starts_another(path: Path) -> None:
+    """No GPU is free for both."""
+    for each in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        if each["kind"] == "Deployment":
+            assert each["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+            assert each["spec"]["strategy"]["type"] == "RollingUpdate"
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """What is handed out: that all of it is there, and that the wheel alone, in a Python that has nothing else, answers."""
 
 import hashlib
-import importlib.util
 import json
-import os
 import re
 import subprocess
 import tomllib
-import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +14,9 @@ import pytest
 from sidecar.terminal.names import VERSION
 from tests.support.processes import ROOT
 from tests.support.waiting import until
+from tests.support.wheels import CORE, DOOR, REFERENCE, Environment
 from tools import lock, release
 
-CORE = ("msgspec", "httptools")
-REFERENCE = ("numpy", "numpy.libs")
-DOOR = ("uvloop", "prometheus_client")
 SCRIPTS = [
     name
     for folder in (ROOT, ROOT / "tools" / "local_pod")
@@ -67,10 +62,8 @@ def test_what_is_released_names_what_it_is_made_of(released: Path) -> None:
 def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
     released: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    home = tmp_path / "venv"
-    venv.create(home, with_pip=True)
-    site = next((home / "lib").glob("python*/site-packages"))
-
+    alone = Environment(tmp_path / "venv")
+    home = alone.home
     environment = {"PATH": f"{home}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     run_dir = tmp_path_factory.mktemp("r") / "run"  # a short name: sockets are in it
     environment |= {"FAILOVER_RUN_DIR": str(run_dir), "FAILOVER_HOST_DEVICES": str(tmp_path)}
@@ -81,24 +74,11 @@ def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def install(name: str) -> None:
-        words = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(released / name))
-        assert ask("python", *words).returncode == 0
-
-    def bring(packages: tuple[str, ...]) -> None:
-        """From the Python that runs this test, without the rest of it."""
-        for package in packages:
-            found = importlib.util.find_spec(package.removesuffix(".libs"))
-            assert found is not None and found.origin is not None
-            place = Path(found.origin).parents[1] / package
-            if place.exists():
-                os.symlink(place, site / package)
-
-    install(f"gpu_failover_local_pod-{VERSION}-py3-none-any.whl")
-    alone = ask("local-pod", "--help")
-    assert alone.returncode == 1 and f"it needs gpu-failover {VERSION} beside it, and there is none" in alone.stderr
-    install(release.WHEEL)
-    bring(CORE)
+    alone.install(released / f"gpu_failover_local_pod-{VERSION}-py3-none-any.whl")
+    lacks = ask("local-pod", "--help")
+    assert lacks.returncode == 1 and f"it needs gpu-failover {VERSION} beside it, and there is none" in lacks.stderr
+    alone.install(released / release.WHEEL)
+    alone.bring(CORE)
     for name in SCRIPTS:
         for word, says in (("--help", "usage: "), ("--version", f"{name} {VERSION} (gpu-failover)")):
             done = ask(name, word)
@@ -108,11 +88,11 @@ def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
     _writes_what_is_for_kubernetes(ask, tmp_path / "pair")
     up = ask("failover", "up")
     assert up.returncode == 64 and "lacks numpy, uvloop, prometheus_client: pip install 'gpu_failover-" in up.stderr
-    bring(REFERENCE)
+    alone.bring(REFERENCE)
     up = ask("failover", "up")
     assert up.returncode == 64 and "lacks uvloop, prometheus_client: " in up.stderr and "[gateway]'" in up.stderr
     assert not run_dir.exists()
-    bring(DOOR)
+    alone.bring(DOOR)
     words = [str(home / "bin" / "failover"), "up", "--listen", "127.0.0.1:0", "--capacity", "128MiB"]
     with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as pair:
         try:

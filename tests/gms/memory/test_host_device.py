@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gms.cleanup import remove_device_unless_used
+from gms.cleanup import remove, remove_device_unless_used
 from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
+from gms.rules import record
 from gms.shell.device_names import take_unused
 from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, crowd, process
@@ -132,6 +133,30 @@ def test_a_device_goes_when_nobody_has_memory_of_it(devices: Path) -> None:
         assert os.listdir(devices) == []
         with pytest.raises(DeviceError, match="removed or made anew"):
             owner.create(GRANULARITY)
+
+
+def test_a_device_that_goes_takes_its_memory_out_of_the_state_file_and_leaves_the_tokens(
+    devices: Path, tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next server would wait for it, and nothing could bring it back."""
+    monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(devices))
+    here, table = tmpfs / "run" / "gms", record.Slab(4096, "table:1:2")
+    here.mkdir(parents=True)
+    with process(devices) as owner:
+        descriptor = owner.export(handle := owner.create(GRANULARITY))
+        there = record.Slab(GRANULARITY, owner.identity(descriptor))
+        os.close(descriptor)
+        elsewhere = record.Slab(GRANULARITY, "host:1:2:0:2097152")
+        pool = record.Region("kv-0", "exclusive", 8, "shape", (there, table), token=5)
+        regions = (record.Region("weights", "shared", 7, "hash", (there,)), pool)
+        other = record.Region("elsewhere", "shared", 6, "hash", (elsewhere,))
+        file = here / "host:0.json"
+        file.write_bytes(written := record.encode(record.Record(8, (*regions, other))))
+        assert "in use" in remove(tmpfs / "run", ["host:0"], 0.0)[0] and file.read_bytes() == written
+        owner.release(handle)
+    assert remove(tmpfs / "run", ["host:0"], 0.0) == []
+    left = record.decode(file.read_bytes())
+    assert (left.given, left.regions) == (8, (record.Region("kv-0", "exclusive", token=5), other))
 
 
 # --- a filesystem that is full
