@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.cli import top_text
-from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.pair_look import DOOR, UpFacts
 from engine_shim.cli.pair_process import PairError
 from sidecar.terminal.formatting import PLAIN
 from sidecar.terminal.terminal import say, terminal_paint
 
-ELSE = "http://localhost:8000"
 QUIET_S, RETRY_S = 5.0, 1.0
 """The door says something every second."""
 LINE_MOST = 4 << 20
@@ -33,7 +32,7 @@ LINE_MOST = 4 << 20
 
 def show(run_dir: Path, door: str, once: bool) -> int:
     """Returns the exit code. Raises PairError where the door doesn't answer and that is all there is to say."""
-    url = door or UpFacts.read(run_dir).door or ELSE
+    url = door or UpFacts.read(run_dir).door or DOOR
     if once or not sys.stdout.isatty():
         try:
             with _open(f"{url}/failover/state") as reply:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,18 +17,6 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
 }
 PATHS = {"/v1/completions": GREEDY, "/v1/chat/completions": CHAT}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[ReferenceEngine]:
-    with serving() as engine:
-        yield engine
-
-
-@pytest.fixture
-def client(engine: ReferenceEngine) -> Iterator[Client]:
-    with Client(engine.address) as client:
-        yield client
 
 
 def text(event: Any) -> str:
