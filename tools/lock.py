@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from tools.sbom import spelled
+
 ROOT = Path(__file__).parent.parent
 FILES = ("requirements.lock", "requirements-vllm.lock")
 _FOR_US = re.compile(r"-(py3|py2\.py3|cp31[1-4]|cp3\d?-abi3|cp3\d+-abi3)-\S*(any|linux\S*_(x86_64|aarch64))\.whl$")
@@ -44,10 +46,6 @@ def sums(wanted: list[str]) -> dict[str, list[str]]:
 def _sums_of(package: dict[str, Any]) -> list[str]:
     files = [each for each in package.get("wheels", ()) if _FOR_US.search(each["url"]) and "musl" not in each["url"]]
     return [each["hashes"]["sha256"] for each in [*files, *([package["sdist"]] if "sdist" in package else ())]]
-
-
-def spelled(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def main() -> int:

@@ -22,12 +22,11 @@ from typing import Any
 
 from engine_shim.cli import top_text
 from engine_shim.cli.door_answer import NoDoor, ask
-from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.pair_look import DOOR, UpFacts
 from engine_shim.cli.pair_process import PairError
 from sidecar.terminal.formatting import PLAIN
 from sidecar.terminal.terminal import say, terminal_paint
 
-ELSE = "http://localhost:8000"
 QUIET_S, RETRY_S = 5.0, 1.0
 """The door says something every second."""
 LINE_MOST = 4 << 20
@@ -36,7 +35,7 @@ _FAULTS = (OSError, ValueError, RecursionError, NoDoor, top_text.OtherVersion, h
 
 def show(run_dir: Path, door: str, once: bool) -> int:
     """Returns the exit code. Raises PairError where the door doesn't answer and that is all there is to say."""
-    url = door or UpFacts.read(run_dir).door or ELSE
+    url = door or UpFacts.read(run_dir).door or DOOR
     if once or not sys.stdout.isatty():
         try:
             document = ask(url, "/failover/state", QUIET_S, dict[str, Any])

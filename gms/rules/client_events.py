@@ -114,7 +114,7 @@ class No(context.Effect, frozen=True):
 
 
 class Lost(context.Effect, frozen=True):
-    """A writer's work is gone: it has to begin anew, with `Want`."""
+    """A writer's work is gone: it has to begin anew, with `Open`."""
 
     why: str
 

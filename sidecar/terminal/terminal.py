@@ -42,9 +42,8 @@ def end_with_the_reader() -> None:
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(
-            sys.stdout.fileno(), 0
-        )  # that its reader has left is told unasked; a file or a terminal tells nothing
+        # That its reader has left is told unasked; a file or a terminal tells nothing.
+        poll.register(sys.stdout.fileno(), 0)
         poll.poll()
         os._exit(READER_LEFT)
 

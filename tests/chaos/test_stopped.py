@@ -27,27 +27,6 @@ def test_a_stopped_holder_is_never_replaced_and_goes_on(house: House) -> None:
     assert b.granted()["dead"] == [True]
 
 
-def test_a_holder_that_is_stopped_while_the_server_restarts_is_fenced_but_never_replaced(house: House) -> None:
-    """The window is short and ends; its life lock is held, so the window proves nothing."""
-    first = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    token = a.holds()
-    b.wants(watching=[a])
-    a.stop()
-    first.kill()
-    second = house.server("--window-s", "0.1")
-    second.shows(lambda s: s.state == "FENCING" and s.waiters)
-    assert holder_of(second.status()).engine_id == "a"
-    b.never_hears("granted")
-    a.go_on()
-    held = second.shows(lambda s: s.state == "HELD")
-    assert held.holder is not None and (held.holder.engine_id, held.holder.token) == ("a", token)
-    a.do("ping")
-    a.never_hears("lost", for_s=0)
-    a.kill()
-    assert b.granted()["dead"] == [True]
-
-
 def test_a_stopped_waiter_is_passed_over_and_keeps_its_place(house: House) -> None:
     server = house.server("--prepare-timeout-s", "0.2")
     a, b, c = (house.engine(x) for x in "abc")

@@ -13,7 +13,7 @@ from sidecar.kernel import process_tree
 from tests.engine.kinds import REFERENCE, there
 from tests.engine.shims import House, Program
 from tests.engine.test_scenarios import settled
-from tests.support.processes import Process
+from tests.support.processes import Process, cmdline
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
@@ -24,17 +24,9 @@ KEPT = replace(REFERENCE, gms=(*REFERENCE.gms, *IN_PLACE), lock=(*REFERENCE.lock
 def server_below(keeper: Program, module: str) -> Process:
     def found() -> list[int]:
         children = process_tree.descendants(keeper.pid)
-        return [pid for pid in children if f"\0{module}\0".encode() in _cmdline(pid)]
+        return [pid for pid in children if f"\0{module}\0".encode() in cmdline(pid)]
 
     return Process(until(found, f"{module} runs below its keeper")[0])
-
-
-def _cmdline(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def incarnation(house: House) -> str:

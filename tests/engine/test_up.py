@@ -38,7 +38,7 @@ from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
 from tests.engine.shims import House, Program
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, cmdline
 from tests.support.waiting import DEADLINE_S, until
 
 chaos = pytest.mark.chaos
@@ -201,7 +201,7 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
 def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim: str) -> None:
     up = running(house, *TOY)
     words = victim.encode().replace(b" ", b"\0")
-    found = next(process for process in children_of(up) if words in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    found = next(process for process in children_of(up) if words in cmdline(process.pid))
     found.kill()
     until(lambda: "started again" in up.said(), "it says so")
     until(lambda: whole(house), "and the pair is whole again")
@@ -235,7 +235,7 @@ def test_a_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, .
 def main_of(up: Program, engine_id: str) -> Process:
     words = b"engine_shim.shell.main_process", b"\0--engine-id\0" + engine_id.encode() + b"\0"
     found = until(
-        lambda: [p for p in children_of(up) if all(word in cmdline(p) for word in words)],
+        lambda: [p for p in children_of(up) if all(word in cmdline(p.pid) for word in words)],
         f"there is a main process of {engine_id}",
     )
     return found[0]
@@ -334,7 +334,7 @@ def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -
     up = running(house, *TOY, "--listen", "none")
     active = house.holder()
     standby = "b" if active == "a" else "a"
-    stopped = next(one for one in children_of(up) if f"--engine-id\0{standby}\0".encode() in cmdline(one))
+    stopped = next(one for one in children_of(up) if f"--engine-id\0{standby}\0".encode() in cmdline(one.pid))
     everything = [stopped, *(Process(pid) for pid in process_tree.descendants(stopped.pid))]
     for process in everything:
         process.signal(signal.SIGSTOP)
@@ -359,7 +359,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     server = [
         one
         for one in children_of(up)
-        if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one)
+        if cmdline(one.pid).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one.pid)
     ]
     for process in server:
         process.signal(signal.SIGSTOP)
@@ -379,7 +379,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     up = running(house, *TOY)
     holder = house.holder()
     other = {"a": "b", "b": "a"}[holder]
-    shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
+    shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one.pid)]
     for shim in shims:
         shim.signal(signal.SIGSTOP)
     found = status(house, "stopped", code=2)
@@ -392,7 +392,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     until(lambda: alarm in _shown(house), "an engine that is stopped is told from one that serves, before it is ended")
     stopped.signal(signal.SIGCONT)
     until(lambda: alarm not in _shown(house), "it speaks again")
-    lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one))
+    lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one.pid))
     lock.signal(signal.SIGSTOP)
     assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status", code=2), re.MULTILINE)
     lock.signal(signal.SIGCONT)
@@ -655,7 +655,7 @@ def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: H
     assert lines[at - 1] == lines[at + 1] == f"+{'-' * (len(lines[at]) - 2)}+"
     answer = json.loads(_pasted(lines[at + 2]))
     assert answer["usage"]["completion_tokens"] == 32
-    door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process))
+    door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process.pid))
     door.signal(signal.SIGSTOP)
     shown = said(house, "stopped", "status", code=1)
     assert "(doesn't answer: says nothing for 2 s: is its process stopped" in shown
@@ -710,13 +710,6 @@ def test_the_doors_address_is_one_that_a_client_here_can_use(listen: tuple[str, 
     options = Options(Path("/run"), "reference", ("host:0",), "1GiB", ("a", "b"), (), (), listen)
     assert options.address == address
     assert children(options)[-1].command[0] == "gateway"
-
-
-def cmdline(process: Process) -> bytes:
-    try:
-        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _pasted(command: str) -> str:

@@ -195,10 +195,10 @@ def test_whatever_comes_from_outside_is_bounded() -> None:
 Story = Callable[[Gateway, int], Awaitable[None]]
 
 
-def at_a_door(directory: Path, story: Story, keys: Keys | None = None, limits: Limits | None = None) -> None:
+def at_a_door(directory: Path, story: Story, keys: Keys | None = None) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        settings = Settings((directory,), e.Bounds(), limits or Limits(), keys, access_log=False)
+        settings = Settings((directory,), e.Bounds(), Limits(), keys, access_log=False)
         gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
         gateway.pairs[0].on_changed = gateway.view.changed
         listener = socket.create_server(("127.0.0.1", 0))

@@ -93,7 +93,6 @@ class World:
         self.clients: dict[int, SimClient] = {}
         self.notes: list[Note] = []
         self.asked: list[e.Ask] = []
-        self.lock_state = "FREE"
         self.plan: e.Plan | None = None
         self.serving: SimEngine | None = None
         self.ready: tuple[str, ...] = ()
@@ -106,11 +105,9 @@ class World:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def arrive(
-        self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5, raw: bytes = b""
-    ) -> SimClient:
+    def arrive(self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5) -> SimClient:
         number = len(self.clients) + 1
-        data = raw if raw else b"" if body is None else json.dumps(body).encode()
+        data = b"" if body is None else json.dumps(body).encode()
         name = f"r{number}"
         headers = [(b"content-type", b"application/json"), (b"x-request-id", name.encode())]
         parses = self.machine.parses.__contains__
@@ -136,7 +133,7 @@ class World:
 
     def lock(self, state: str, *, serves: bool = True, plan: e.Plan | None = None) -> None:
         """What the lock says now."""
-        self.lock_state, self.plan = state, plan
+        self.plan = plan
         holder = self.serving if state != "FREE" else None
         url = f"unix:{holder.token}" if holder is not None and serves else ""
         self.feed(
@@ -313,7 +310,7 @@ class World:
             raise AssertionError(effect)
 
 
-def undisturbed(path: str, body: Any, *, seed: int = 5, requests_before: int = 0) -> tuple[SimClient, Sequence[bytes]]:
+def undisturbed(path: str, body: Any, *, seed: int = 5) -> tuple[SimClient, Sequence[bytes]]:
     """What the client gets when nothing happens, and the pieces in which the engine said it."""
     world = World()
     world.grant()

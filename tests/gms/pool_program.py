@@ -1,7 +1,6 @@
 """A process that has to do with a pool, for tests: a line of JSON on standard input is an order, one is the answer."""
 
 import itertools
-import json
 import os
 import select
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 
 from gms.client import GmsClient, PoolMapping, PoolShape, table_header
 from sidecar.kernel import io_uring
+from tests.gms.program import main
 from tests.support import late_reads
 
 KEY = "kv-0"
@@ -98,16 +98,5 @@ class Engine:
         return self.mapping
 
 
-def main() -> None:
-    engine = Engine(*sys.argv[1:])
-    for line in sys.stdin:
-        verb, *arguments = json.loads(line)
-        try:
-            said = {"said": getattr(engine, verb)(*arguments)}
-        except Exception as error:  # the test judges it
-            said = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps(said), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(Engine(*sys.argv[1:]))

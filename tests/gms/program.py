@@ -4,7 +4,6 @@ import ctypes
 import json
 import sys
 import time
-import zlib
 from typing import Any
 
 from gms.client import GmsClient, Reader, Writer
@@ -91,10 +90,6 @@ class Engine:
     def close(self) -> None:
         self._reading().close()
 
-    def crc(self) -> list[int]:
-        reader = self._reading()
-        return [zlib.crc32(reader.memory(slab)) for slab in range(len(reader.sizes))]
-
     def byte(self, slab: int, offset: int) -> int:
         return self._reading().memory(slab)[offset]
 
@@ -129,19 +124,6 @@ class Engine:
             reader.wake(20)
         return time.monotonic() - began
 
-    def pss(self) -> dict[str, int]:
-        """What is resident of the mapped slabs, and this process's share of it, in bytes."""
-        wanted, found = set(self.addresses()), {"Rss": 0, "Pss": 0}
-        inside = False
-        with open("/proc/self/smaps") as lines:
-            for line in lines:
-                head = line.split()[0]
-                if "-" in head and not head.endswith(":"):
-                    inside = int(head.split("-")[0], 16) in wanted
-                elif inside and head.rstrip(":") in found:
-                    found[head.rstrip(":")] += int(line.split()[1]) << 10
-        return found
-
     def _writing(self) -> Writer:
         assert self.writer is not None
         return self.writer
@@ -151,8 +133,8 @@ class Engine:
         return self.reader
 
 
-def main() -> None:
-    engine = Engine(*sys.argv[1:])
+def main(engine: object) -> None:
+    """Does what each line of the input says: a method of `engine`, and its arguments."""
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         try:
@@ -163,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Engine(*sys.argv[1:]))

@@ -16,7 +16,7 @@ from gms.shell.rundir import directory
 from sidecar.terminal.formatting import Paint, Tone
 from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, containers, document, hello, kill
 from tests.support.children import Child
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
@@ -315,14 +315,7 @@ def test_watch_has_a_line_for_every_change_and_says_when_a_server_is_away_and_ba
 def test_watch_ends_when_its_reader_has_left_though_nothing_changes(container: Container) -> None:
     container.serves()
     command = [*GMSCTL, "--run-dir", str(container.run_dir), "watch"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
-        assert watch.stdout is not None and watch.stderr is not None
-        watch.stdout.readline()
-        watch.stdout.close()
-        try:
-            assert watch.wait(DEADLINE_S) == 141 and watch.stderr.read() == b""
-        finally:
-            watch.kill()
+    assert when_its_reader_leaves(command) == (141, b"")
 
 
 def test_watch_as_json(container: Container) -> None:

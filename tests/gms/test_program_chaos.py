@@ -283,18 +283,6 @@ def test_a_stopped_sleeper_is_named_for_as_long_as_it_has_a_replaced_layout(hous
         sleeper.do("wake")
 
 
-def test_two_readers_share_the_pages(house: House) -> None:
-    one = commit(house, *[5] * 16)
-    other = house.program("other")
-    other.do("read", 20)
-    for program in (one, other):
-        program.do("crc")  # touches every page
-    for program in (one, other):
-        shares = program.do("pss")
-        assert shares["Rss"] == 32 * MIB
-        assert shares["Pss"] == 16 * MIB
-
-
 def test_a_write_through_a_readers_mapping_ends_its_writer_and_nobody_else(house: House) -> None:
     one = commit(house, 5)
     other = house.program("other")

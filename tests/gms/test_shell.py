@@ -131,16 +131,6 @@ def test_a_rude_caller_is_told_why_and_loses_its_connection_and_nobody_else_anyt
     until(lambda: len(descriptors(container.server_pid())) <= before, "nothing of it is left")
 
 
-@pytest.mark.slow
-def test_half_a_frame_costs_its_sender_the_connection_in_time(container: Container) -> None:
-    container.serves()
-    slow = container.caller()
-    slow.sock.sendall(encoded(OBSERVE)[:3])
-    why = slow.hear(m.Problem)[0].why  # both bounds begin within a moment of each other
-    assert "not finished within" in why or "nothing was said within" in why
-    slow.ends()
-
-
 @pytest.mark.parametrize("count", [1, 100])
 def test_descriptors_where_none_belong_cost_the_connection_and_are_closed(container: Container, count: int) -> None:
     container.serves()
@@ -246,31 +236,6 @@ def test_another_user_is_refused_with_a_sentence_unless_it_is_allowed(
 # -- the end and the next one ----------------------------------------------------------------------------------------
 
 
-def test_a_killed_servers_layout_is_handed_back_and_stands_again(container: Container) -> None:
-    first = container.serves()
-    writer = container.caller(hello("a"), m.Open(mode="rw"))
-    writer.hear(m.Opened)
-    writer.say(m.Create(size=SLAB))
-    _, fds = writer.hear(m.Created)
-    data = document((SLAB,))
-    committed = writer.ask(m.Commit(layout=data), m.Committed)
-    kill(container.server_pid())
-    assert first.ends() == 1
-    container.serves()
-    assert container.status().state == "RECOVERING"
-    back = container.caller(hello("a"))
-    welcome, _ = back.hear(m.Welcome)
-    assert (welcome.recovering, welcome.generation, welcome.hash) == (True, committed.generation, committed.hash)
-    back.say(m.HandBack(generation=welcome.generation, hash=welcome.hash, sizes=[SLAB], layout=data, reading=True), fds)
-    close_all(fds)
-    assert back.hear(m.HandedBack)[0].reading
-    status = container.status()
-    assert (status.state, status.generation, status.hash) == ("RO", committed.generation, committed.hash)
-    reader = container.caller(hello("b"), m.Open(mode="ro"))
-    assert reader.hear(m.Opened)[0].layout == data
-    close_all(reader.hear(m.Slabs)[1])
-
-
 def test_other_memory_of_the_same_size_is_not_taken_for_the_layout(container: Container) -> None:
     container.serves()
     writer = container.caller(hello("a"), m.Open(mode="rw"))
@@ -294,40 +259,10 @@ def test_other_memory_of_the_same_size_is_not_taken_for_the_layout(container: Co
     close_all(kept)
 
 
-def test_a_killed_servers_layout_that_nobody_has_any_more_is_gone(container: Container) -> None:
-    container.serves()
-    writer = container.writer()
-    pid = container.server_pid()
-    writer.close()
-    container.shows(state="COMMITTED")
-    kill(pid)
-    container.serves()
-    container.shows(state="EMPTY")
-
-
-def test_a_state_file_that_cant_be_read_is_kept_aside_and_reported(container: Container) -> None:
-    container.serves().kill()
-    file = directory(container.run_dir) / "host:0.json"
-    file.write_text("{")
-    gms = container.serves()
-    assert any(" alarm " in line and "state_file_unreadable" in line for line in gms.err.said)
-    status = container.status()
-    assert any("can't be read" in alarm for alarm in status.alarms)
-    aside = list(file.parent.glob("host:0.json.unreadable-*"))
-    assert [path.read_text() for path in aside] == ["{"]
-
-
 def test_a_replaced_directory_ends_the_server(container: Container) -> None:
     gms = container.serves()
     here = directory(container.run_dir)
     here.rename(here.with_name("moved"))
-    assert gms.ends() == 1
-    assert "was replaced" in gms.err.rest()
-
-
-def test_a_run_directory_that_was_moved_away_ends_the_server(container: Container) -> None:
-    gms = container.serves()
-    container.run_dir.rename(container.run_dir.with_name("moved"))
     assert gms.ends() == 1
     assert "was replaced" in gms.err.rest()
 
@@ -369,18 +304,6 @@ def test_no_descriptor_of_it_is_inherited_by_a_program_that_it_starts(container:
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
             assert fd <= 2 or int(flags, 8) & os.O_CLOEXEC, f"{fd}: {what}"
-
-
-def test_a_hundred_sessions_leave_no_descriptor(container: Container) -> None:
-    container.serves()
-    writer = container.writer((SLAB, SLAB))
-    pid = container.server_pid()
-    before = len(descriptors(pid))
-    for _ in range(100):
-        with Caller(container.run_dir, "host:0", hello("b"), m.Open(mode="ro")) as reader:
-            close_all(reader.hear(m.Slabs)[1])
-    until(lambda: len(descriptors(pid)) <= before, "all are closed")
-    assert writer.ask(m.Ping(), m.Pong)
 
 
 def test_its_socket_has_the_mode_that_it_was_given(container: Container) -> None:

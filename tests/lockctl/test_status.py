@@ -13,7 +13,7 @@ import pytest
 from lockserver.cli import lockctl
 from tests.lockctl.programs import LOCKCTL, House
 from tests.support.children import Child
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
 
 NAMED = ["state", "holder", "waiters", "fencing", "memory", "server_incarnation", "server_pid"]
@@ -219,11 +219,4 @@ def test_watch_ends_when_its_reader_has_left_though_nothing_changes(house: House
     house.serve()
     house.until(lambda status: status.state == "FREE", "free")
     command = [*LOCKCTL, "--run-dir", str(house.run_dir), "watch"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
-        assert watch.stdout is not None and watch.stderr is not None
-        watch.stdout.readline()
-        watch.stdout.close()
-        try:
-            assert watch.wait(DEADLINE_S) == 141 and watch.stderr.read() == b""
-        finally:
-            watch.kill()
+    assert when_its_reader_leaves(command) == (141, b"")

@@ -582,8 +582,8 @@ class Harness:
         self.file = record.encode(write.record)
         self.feed(e.Persisted(write.seq))
 
-    def write_fails(self, why: str = "No space left on device") -> None:
-        self.feed(e.PersistFailed(self.writes.pop(0).seq, why))
+    def write_fails(self) -> None:
+        self.feed(e.PersistFailed(self.writes.pop(0).seq, "No space left on device"))
 
     def _publish(self, effect: e.Publish, pending: deque[e.Event]) -> None:
         assert self.machine.status  # it can always be drawn

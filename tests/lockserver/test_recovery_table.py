@@ -307,15 +307,6 @@ def test_grant_unproven_grants_when_the_window_is_over_and_says_so(kernel: Kerne
     assert harness.shouted("--grant-unproven")
 
 
-@every_kernel
-def test_grant_unproven_never_grants_against_a_life_lock(kernel: Kernel) -> None:
-    harness, a = held(kernel, grant_unproven=True)
-    harness.restart()
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S * 20)
-    assert a.alive and not b.holds
-
-
 @with_pidfds
 def test_grant_unproven_never_grants_against_a_living_member(kernel: Kernel) -> None:
     harness, a = held(kernel, grant_unproven=True)
@@ -402,9 +393,12 @@ def test_two_hundred_restarts_leave_the_holder_its_lock_and_its_token(kernel: Ke
     assert holder is not None and len(holder.members) == 2
 
 
+@pytest.mark.parametrize("grant_unproven", [False, True])
 @every_kernel
-def test_the_window_over_and_the_life_lock_still_held_nobody_is_ever_granted(kernel: Kernel) -> None:
-    harness, a = held(kernel)
+def test_the_window_over_and_the_life_lock_still_held_nobody_is_ever_granted(
+    kernel: Kernel, grant_unproven: bool
+) -> None:
+    harness, a = held(kernel, grant_unproven=grant_unproven)
     harness.restart()
     b = harness.waiter("b")
     harness.advance(WINDOW_S + 0.1)
@@ -674,15 +668,19 @@ def test_a_life_lock_of_somebody_who_does_not_come_keeps_the_lock_from_being_gra
     assert b.holds and not harness.alarms
 
 
+@pytest.mark.parametrize("grant_unproven", [False, True])
 @pytest.mark.parametrize("unreadable", ["", "torn"], ids=["no file", "unreadable file"])
-def test_somebody_is_called_when_a_life_lock_is_held_by_somebody_who_does_not_come(unreadable: str) -> None:
-    harness, a = held()
+def test_somebody_is_called_when_a_life_lock_is_held_by_somebody_who_does_not_come(
+    unreadable: str, grant_unproven: bool
+) -> None:
+    harness, a = held(grant_unproven=grant_unproven)
     harness.crash().file = harness.file if unreadable else None
     harness.start(unreadable=unreadable)
-    harness.waiter("b")
+    b = harness.waiter("b")
     harness.advance(WINDOW_S * 20)
-    assert a.name in harness.alarms
-    assert harness.state == "FENCING"
+    assert a.alive and not b.holds and a.name in harness.alarms and a.name in harness.waiting_for
+    fencing = harness.status.fencing
+    assert harness.state == "FENCING" and fencing is not None and fencing.life_lock == "unknown"
 
 
 def test_a_living_member_whose_main_process_is_not_back_keeps_the_lock_from_being_granted() -> None:
@@ -717,17 +715,7 @@ def test_a_waiter_tells_of_the_holder_that_the_lost_file_named(kernel: Kernel) -
     assert b.token > a.token
 
 
-def test_a_holder_told_of_by_a_waiter_comes_back_and_goes_on() -> None:
-    harness, a = held()
-    b = harness.waiter("b")
-    harness.crash().file = None
-    harness.start()
-    comes_back(b)
-    a.register()
-    assert harness.state == "HELD" and not a.refused and not b.holds
-
-
-def test_a_holder_told_of_by_a_waiter_is_on_the_disk_before_it_is_welcomed_back() -> None:
+def test_a_holder_told_of_by_a_waiter_comes_back_and_is_on_the_disk_before_it_is_welcomed() -> None:
     harness, a = held()
     b = harness.waiter("b")
     harness.crash().file = None
@@ -735,6 +723,7 @@ def test_a_holder_told_of_by_a_waiter_is_on_the_disk_before_it_is_welcomed_back(
     comes_back(b)
     a.register()  # the harness compares the Welcome with the disk
     assert harness.record is not None and harness.record.active is not None
+    assert harness.state == "HELD" and not a.refused and not b.holds
 
 
 def test_a_living_holder_with_a_newer_token_is_not_refused_for_an_older_one_known_by_hearsay() -> None:
@@ -820,15 +809,6 @@ def test_grant_unproven_grants_after_the_window_though_the_file_cannot_be_read()
     assert not b.holds
     harness.advance(0.3)
     assert b.holds
-
-
-def test_grant_unproven_does_not_grant_while_an_unknown_life_lock_is_held() -> None:
-    harness, a = held(grant_unproven=True)
-    harness.restart(unreadable="torn")
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S * 20)
-    assert a.alive and not b.holds and a.name in harness.waiting_for
-    assert harness.status.fencing is not None and harness.status.fencing.life_lock == "unknown"
 
 
 def test_free_memory_and_no_life_lock_prove_it_though_the_file_cannot_be_read() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,18 +17,6 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
 }
 PATHS = {"/v1/completions": GREEDY, "/v1/chat/completions": CHAT}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[ReferenceEngine]:
-    with serving() as engine:
-        yield engine
-
-
-@pytest.fixture
-def client(engine: ReferenceEngine) -> Iterator[Client]:
-    with Client(engine.address) as client:
-        yield client
 
 
 def text(event: Any) -> str:
@@ -245,11 +232,6 @@ def test_another_kind_of_body_is_refused(client: Client) -> None:
 
 GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    b"GET\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /v1/completions HTTP/1.1\r\n\r\n",
     b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
     b"\x00" * 50_000,
 ]
@@ -269,22 +251,6 @@ def test_garbage_costs_its_sender_the_connection_and_nobody_else_anything(
         assert len(list(other.events())) == 101
 
 
-@pytest.mark.parametrize("announced", [True, False])
-def test_a_body_that_is_too_large_is_refused_before_it_is_all_there(client: Client, announced: bool) -> None:
-    length = "content-length: 2000000" if announced else "transfer-encoding: chunked"
-    client.say(f"POST /v1/completions HTTP/1.1\r\nhost: a\r\n{length}\r\n\r\n".encode())
-    if not announced:
-        for _ in range(17):
-            client.say(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
-    assert client.head()[0] == 413
-
-
-def test_a_connection_serves_one_request_after_the_other_also_when_they_come_early(client: Client) -> None:
-    for number in (3, 4, 5):
-        client.request("/v1/completions", {**GREEDY, "max_tokens": number})
-    assert [client.answer()[1]["usage"]["completion_tokens"] for _ in range(3)] == [3, 4, 5]
-
-
 def test_who_asks_whether_it_may_send_is_told_to_go_on(client: Client) -> None:
     body = json.dumps(GREEDY).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
@@ -292,11 +258,6 @@ def test_who_asks_whether_it_may_send_is_told_to_go_on(client: Client) -> None:
     assert client.head()[0] == 100
     client.say(body)
     assert client.answer()[0] == 200
-
-
-def test_old_http_and_connections_that_are_not_to_be_kept_are_closed(client: Client) -> None:
-    client.say(b"GET /health HTTP/1.0\r\n\r\n")
-    assert client.ended().startswith(b"HTTP/1.1 200")
 
 
 # -- who goes, and who comes when --------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What an answer can be made to be: several choices, probabilities, penalties, grammars, tools, thoughts, vectors."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_engine import grammar, tokenizer
-from reference_engine.engine import ReferenceEngine
 from reference_engine.parser import Parser
-from tests.reference_engine.serving import Client, serving
+from tests.reference_engine.serving import Client
 
 GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 200, "temperature": 0}
@@ -26,18 +24,6 @@ WEATHER = {
     },
 }
 TIME = {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[ReferenceEngine]:
-    with serving() as engine:
-        yield engine
-
-
-@pytest.fixture
-def client(engine: ReferenceEngine) -> Iterator[Client]:
-    with Client(engine.address) as client:
-        yield client
 
 
 def completion(client: Client, **more: Any) -> Any:

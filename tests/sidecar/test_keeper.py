@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, cmdline
 from tests.support.waiting import DEADLINE_S, until
 
 
@@ -47,7 +47,7 @@ class Kept:
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Nothing that was started for it is left when the test is over."""
     yield tmp_path
-    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if os.fsencode(tmp_path) in _cmdline(pid)]
+    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if os.fsencode(tmp_path) in cmdline(pid)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, "a server outlived its keeper"
@@ -168,20 +168,13 @@ def test_as_pid_1_of_a_container_it_starts_again_collects_and_ends(directory: Pa
     (pid_1,) = [
         int(entry)
         for entry in os.listdir("/proc")
-        if entry.isdigit() and _stands_for(int(entry), "1") and os.fsencode(directory) in _cmdline(int(entry))
+        if entry.isdigit() and _stands_for(int(entry), "1") and os.fsencode(directory) in cmdline(int(entry))
     ]
     first = Process(_child_of(pid_1))
     first.kill()
     kept.start(2)
     os.kill(pid_1, signal.SIGTERM)
     assert kept.code() == 0
-
-
-def _cmdline(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _stands_for(pid: int, number: str) -> bool:
@@ -198,7 +191,7 @@ def _child_of(pid: int) -> int:
     return next(
         int(child)
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if b"kept_server" in _cmdline(int(child))
+        if b"kept_server" in cmdline(int(child))
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sidecar.terminal import completion
 from tests.support.processes import ROOT
+from tools.docs_site import slug
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 USING = sorted((ROOT / "docs" / "using").glob("*.md"))
@@ -69,7 +70,7 @@ class Page:
         """As GitHub makes them of headings."""
         headings = re.findall(r"^#+ +(.*)$", _FENCED.sub("", self.text), re.M)
         plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
-        return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in plain}
+        return {slug(heading) for heading in plain}
 
 
 def calls(text: str, programs: dict[str, argparse.ArgumentParser]) -> Iterator[list[str]]:

@@ -168,3 +168,23 @@ def run_to_end(*command: str, environment: dict[str, str] | None = None) -> tupl
         timeout=DEADLINE_S,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def when_its_reader_leaves(command: list[str]) -> tuple[int, bytes]:
+    """How a command ends, and what it says of it, when its output is read no more after the first line."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        assert started.stdout is not None and started.stderr is not None
+        started.stdout.readline()
+        started.stdout.close()
+        try:
+            return started.wait(DEADLINE_S), started.stderr.read()
+        finally:
+            started.kill()
+
+
+def cmdline(pid: int) -> bytes:
+    """Its words, each with a zero behind it; nothing of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -18,7 +18,7 @@ from sidecar.wire.sockets import address_of
 from tests.engine import census
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
-from tests.support.processes import Process
+from tests.support.processes import Process, cmdline
 from tests.support.waiting import DEADLINE_S, until
 
 NAME = "tiny"
@@ -326,13 +326,6 @@ def victim(shim: Shim, which: str) -> Process:
     if which == "main":
         return shim.main()
     words = {"core": b"EngineCore", "worker": b"Worker"}[which]
-    found = [each for each in shim.tree() if words in command_of(each)]
-    assert found, f"no {which} among {[command_of(each) for each in shim.tree()]}"
+    found = [each for each in shim.tree() if words in cmdline(each.pid)]
+    assert found, f"no {which} among {[cmdline(each.pid) for each in shim.tree()]}"
     return found[-1]
-
-
-def command_of(process: Process) -> bytes:
-    try:
-        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

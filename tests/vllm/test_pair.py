@@ -18,10 +18,10 @@ from gms.rules.exclusive import SECOND_DEATH_S
 from lockserver.observer import Observer
 from tests.engine import census
 from tests.engine.shims import Program, Shim
-from tests.support.processes import Process
+from tests.support.processes import Process, cmdline
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
-from tests.vllm.pair import BLOCK, WAKING_TIMEOUT_S, Pair, ask, asked, command_of, kept, victim
+from tests.vllm.pair import BLOCK, WAKING_TIMEOUT_S, Pair, ask, asked, kept, victim
 
 TURNS = 10
 LONG = 120
@@ -395,7 +395,7 @@ def served_anew(pair: Pair, old: set[str]) -> tuple[Shim, Shim]:
 
 def is_ours(process: Process) -> bool:
     """One that is registered. The first of an engine's is the main one."""
-    return b"resource_tracker" not in command_of(process)
+    return b"resource_tracker" not in cmdline(process.pid)
 
 
 def mapped(shim: Shim, pair: Pair) -> list[list[str]]:

@@ -24,7 +24,6 @@ from gms.memory.host import MAX_ALLOCATIONS, HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
 from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
-from tests.gms.memory.remote import Died
 from tests.support.children import stay
 from tests.support.descriptors import descriptors_left, no_descriptor_leaks
 from tests.support.waiting import until
@@ -257,14 +256,6 @@ def test_addresses_begin_at_huge_pages_whatever_the_kernel_offers(
     monkeypatch.undo()
     assert address % GRANULARITY == 0
     host.map(address, host.create(GRANULARITY), size=GRANULARITY, writable=False)
-
-
-def test_a_write_through_a_read_only_mapping_is_a_segmentation_fault(devices: Path) -> None:
-    with process(devices) as writer:
-        address = writer.mapped(writer.create(GRANULARITY), GRANULARITY, writable=False)
-        with pytest.raises(Died) as died:
-            writer.poke(address, b"x")
-        assert died.value.status == -signal.SIGSEGV
 
 
 def test_huge_pages_keep_the_contents_and_stay_shared(devices: Path, host: HostMemory) -> None:
