@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.evidence.cloakroom import Server
+from evidence.rules import messages as m
+from evidence.rules.events import Received
+from sidecar.machine.context import Time
+from tests.evidence.cloakroom import Machine, Register, Server
+from tests.evidence.parts import NAME, peer
 from tests.support.processes import Process, Program
 from tests.support.waiting import until
 
@@ -46,3 +50,13 @@ def test_the_next_server_gets_the_tree_back_from_the_process_itself(tmp_path: Pa
         until(lambda: "gone tree=" in second.words.getvalue(), "the proof is complete")
     finally:
         second.end()
+
+
+def test_only_a_process_of_a_tree_shows_life_files_of_it() -> None:
+    machine = Machine("cloakroom")
+    why_not = machine.reception.why_not_show_lives
+    assert "introduce yourself" in why_not(1, NAME)
+    hello = Register(protocol=1, engine_id="a", incarnation="0" * 8, life=(1, 1), pid=1)
+    machine.handle(Received(1, hello, (peer(1),), life_held=True, secret="s"), Time(0.0, 0.0))
+    machine.handle(Received(2, m.Observe(protocol=1)), Time(0.0, 0.0))
+    assert why_not(1, NAME) == "" and "no process" in why_not(1, "b.00000000") and "no process" in why_not(2, NAME)
