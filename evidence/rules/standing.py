@@ -51,6 +51,12 @@ class Link(Enum):
 
 
 class Standing:
+    now: float
+    out: list[Any]
+    """Of the event in hand: `begin` says the time, and its effects come here."""
+    _to_return: set[str]
+    """Incarnations of which a server that was not yet heard of may not know as much as was kept (`connected`)."""
+
     def __init__(self, me: Me, spoken: Spoken, server: str) -> None:
         """`server`: what it is called in sentences."""
         self.me = me
@@ -63,8 +69,6 @@ class Standing:
         self.warned = ""
         self.last_word: c.Lost | c.No | None = None
         """It is over."""
-        self.out: list[Any] = []
-        self.now = 0.0
         self._spoken = spoken
         self._server = server
         self._children: dict[int, int] = {}
@@ -72,10 +76,9 @@ class Standing:
         self._number = 0
         self._kept: dict[str, tuple[str, m.Keep]] = {}
         """Incarnation -> which server gave the copies of its pidfds, and what it said with them."""
-        self._to_return: set[str] = set()
-        """Incarnations of which a server that was not yet heard of may not know as much as was kept."""
         self._reconnect = Reconnect(RETRY_MOST_S)
         self._connecting = False
+        """From when a connection is asked for until it has ended, or could not be made."""
         self._look_at = math.inf
         self._unheard_since = math.inf
         """Since when a server may be at the end of the path that hasn't taken this process back."""
@@ -127,7 +130,6 @@ class Standing:
         """Joins, if it is no main process. What a main process has to say of itself in its own words, it says now;
         returned is what all of them say.
         """
-        self._connecting = False
         self._see(event.there)
         self.link, self._to_return = Link.KNOCKING, set(self._kept)
         oldest, newest = self._spoken
@@ -172,7 +174,7 @@ class Standing:
         self.settle_s, self._number = settle_s, number
         self._unheard_since = math.inf  # the directory of the server that has us back is ours from now on
         self.warned = ""
-        self.secret = secret or self.secret
+        self.secret = secret
 
     def counts(self, server_incarnation: str) -> None:
         """What it held it holds still, or nothing: from here on it may ask for more."""
@@ -207,8 +209,7 @@ class Standing:
         """Only the copies of one's own incarnation and of the newest other one are kept. What a new server gives before
         its welcome may name fewer than what was kept from the last one: that goes back before it is replaced.
         """
-        if self.link is not Link.IN:
-            self._return_copies()
+        self._return_copies()
         own = incarnation_name(self.me.engine_id, self.me.incarnation)
         for tree in list(self._kept):
             if tree not in (own, message.tree) and message.tree != own:

@@ -45,18 +45,17 @@ class Claims:
         """A main process says that it was granted the lock with this token. Empty if nothing speaks against it.
 
         Of a claim and a file the newer token is the true one: its holder was granted the lock when the other one's
-        end had been proven. (The file may have been lost, or an old one restored.) A holder that has come to this
-        server and is seen alive is never put in doubt by a claim, and one that it has lost only by the proof of its
-        end. A process may live that only the file calls the holder: it can have begun anew since, as another one.
+        end had been proven. (The file may have been lost, or an old one restored.) A holder of which nothing is in
+        doubt here is never put in doubt by a claim, nor is one that has come to this server and is seen alive. A
+        process may live that only the file calls the holder: it can have begun anew since, as another one.
         """
         token, lock, holder = hello.claims.get(ACTIVE), self.active, self.active.holder
         if token is None:
             return ""
         if holder is not None and holder.name == incarnation_name(hello.engine_id, hello.incarnation):
             return "" if token == lock.token else f"the token is {lock.token}, not {token}"
-        being_proven = lock.phase is Phase.FENCING and lock.doubt is None
         is_here = holder is not None and holder.came and holder.seen_alive
-        if holder is not None and (token <= lock.token or lock.phase is Phase.GRANTING or being_proven or is_here):
+        if holder is not None and (token <= lock.token or lock.doubt is None or is_here):
             return f"{holder.engine_id} was granted the lock with token {lock.token}"
         if lock.phase is Phase.FREE and token <= newest:
             return f"token {token} has ended: its holder was taken for gone"
@@ -64,8 +63,8 @@ class Claims:
 
     def _claim(self, lock: Lock, who: Incarnation, token: int) -> None:
         lock.claimed(who, token)
-        if who.older:  # no file names its processes: one that hasn't come yet may be dying when all others have ended
-            who.outlived_at = self.context.now
+        # no file names its processes: one that hasn't come yet may be dying when all others have ended
+        who.outlived_at = self.context.now
         self._note_back("claimed", lock, who)
 
     def _release_untold(self, lock: Lock, who: Incarnation) -> None:
