@@ -1,15 +1,18 @@
 """Evidence carries a server that knows no lock: real sockets, real life locks, a real process that is killed."""
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from evidence.rules import client_events as c
 from evidence.rules import messages as m
 from evidence.rules.events import Received
+from evidence.rules.standing import Me
 from sidecar.machine.context import Time
-from tests.evidence.cloakroom import Machine, Register, Server
+from tests.evidence.cloakroom import GuestMachine, Machine, Register, Server
 from tests.evidence.parts import NAME, peer
 from tests.support.processes import Process, Program
 from tests.support.waiting import until
@@ -50,6 +53,12 @@ def test_the_next_server_gets_the_tree_back_from_the_process_itself(tmp_path: Pa
         until(lambda: "gone tree=" in second.words.getvalue(), "the proof is complete")
     finally:
         second.end()
+
+
+def test_a_guest_that_is_refused_ends() -> None:
+    machine = GuestMachine(Me("a", "0" * 8, 1, True))
+    machine.handle(c.Connected((1, 1)), 0.0)
+    assert machine.handle(c.Heard(m.Refused(why="no")), 0.0) == [c.No("no")] and machine.deadline == math.inf
 
 
 def test_only_a_process_of_a_tree_shows_life_files_of_it() -> None:

@@ -482,6 +482,7 @@ class Harness:
         engine.token = token
 
     def _close(self, effect: e.Close, pending: deque[e.Event]) -> None:
+        assert effect.conn in self.said, f"there was never a connection {effect.conn}"
         self.conns.pop(effect.conn, None)
 
     def _watch_death(self, effect: e.WatchDeath, pending: deque[e.Event]) -> None:

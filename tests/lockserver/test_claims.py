@@ -30,14 +30,14 @@ def test_a_caller_with_which_no_version_is_shared_is_told_so() -> None:
 
 
 def test_callers_come_and_go() -> None:
-    turns = Turns()
-    callers = Callers(turns.context, lambda conn: None)
+    turns, ended = Turns(), list[int]()
+    callers = Callers(turns.context, ended.append)
     caller = callers.enter(Caller(1))
     callers.enter(Caller(2, watching=True))
     assert callers.by_conn[1] is caller and callers.watchers() == [2]
     assert callers.leave(1) is caller and callers.leave(1) is None
     callers.end(2)
-    assert turns.asked(Close) == [Close(2)] and not callers.by_conn
+    assert turns.asked(Close) == [Close(2)] and not callers.by_conn and ended == [1, 2]
 
 
 def test_there_is_a_bound_on_observers_and_none_for_engines() -> None:
@@ -224,9 +224,16 @@ def test_a_holder_that_is_back_holds_again(phase: Phase) -> None:
 def test_a_holder_that_never_heard_of_its_grant_claims_nothing_and_holds_nothing() -> None:
     entrance = entrance_with_holder(Phase.IN_DOUBT)
     let_in(entrance.register())
-    assert entrance.active.phase is Phase.FREE and entrance.active.holder is None
+    assert entrance.active.phase is Phase.FREE and entrance.active.holder is None and entrance.noted("never_told")
     entrance = entrance_with_holder(Phase.FENCING)
     assert entrance.active.held_by(let_in(entrance.register()).who), "this server has told it"
+
+
+def test_where_a_holder_was_only_told_of_and_never_heard_of_its_grant_another_may_hold() -> None:
+    entrance = Entrance()
+    assert keeps(entrance, active=7)
+    let_in(entrance.register())
+    assert entrance.active.holder is None and entrance.active.phase is Phase.IN_DOUBT and entrance.active.unnamed
 
 
 def test_a_holder_that_is_back_silences_the_alarms_about_it() -> None:
@@ -241,6 +248,13 @@ def test_a_claim_with_another_token_than_ones_own_is_a_lie() -> None:
     entrance = entrance_with_holder(Phase.IN_DOUBT)
     assert why(entrance.register(active=8)) == "the token is 7, not 8"
     assert "claimed a lock that it does not hold" in entrance.incarnations.why_condemned(NAME)
+    assert why(entrance.register(active=9)) == entrance.incarnations.why_condemned(NAME), "whatever it claims next"
+    assert why(entrance.register(active=7)) == entrance.incarnations.why_condemned(NAME)
+
+
+def test_one_whose_claim_is_untrue_is_not_asked_to_come_again_with_another_life_file() -> None:
+    verdict = entrance_with_holder(Phase.HELD).register("b", peer(2), active=7, life_held=False)
+    assert verdict == TurnedAway("a was granted the lock with token 7", for_good=True)
 
 
 @pytest.mark.parametrize("phase", [Phase.HELD, Phase.GRANTING, Phase.FENCING], ids=lambda phase: phase.value)
@@ -319,6 +333,10 @@ def test_a_holder_that_cannot_talk_is_watched_and_not_believed_gone() -> None:
         and holder.cannot_talk == "it speaks version 99"
     )
     assert entrance.active.phase is Phase.IN_DOUBT and "finish the upgrade" in entrance.alarm("version")
+    assert entrance.active.endpoint == TENURE.endpoint, "what the file says of it is true"
+    assert why(entrance.register("b", peer(2), active=8, newest=7)) == "a was granted the lock with token 7"
+    killed(holder)
+    assert entrance.active.held_by(let_in(entrance.register("c", peer(3), active=8, newest=7)).who)
 
 
 def test_a_server_without_a_file_believes_it() -> None:
@@ -348,5 +366,7 @@ def test_a_child_that_cannot_talk_is_watched_where_its_incarnation_is_known() ->
     event = e.Received(60, message, (peer(2),), life_held=True)
     assert entrance.admission.keep_what_it_holds(event, message, "it speaks version 99")
     assert entrance.incarnations.known[NAME].members[2].process == 2
+    without = e.Received(60, message, (peer(3),), life_held=False)
+    assert not entrance.admission.keep_what_it_holds(without, message, "it speaks version 99")
     other = m.Join(protocol=99, engine_id="b", incarnation="0" * 8, life=(1, 1), pid=3)
     assert not entrance.admission.keep_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")

@@ -3,6 +3,7 @@ a number."""
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -25,9 +26,9 @@ def where(same: bool) -> c.There:
 class Client:
     """A client's machine, and the few things that a shell would remember."""
 
-    def __init__(self, *, main: bool = True, presume_dead: bool = False) -> None:
+    def __init__(self, *, main: bool = True, presume_dead: bool = False, settle_s: float = SETTLE_S) -> None:
         self.machine = ClientMachine(Me("a", "0123abcd", 41, main))
-        self.presume_dead = presume_dead
+        self.presume_dead, self.settle_s = presume_dead, settle_s
         self.now = 0.0
         self.effects: list[c.Effect] = []
         """Those of the last event."""
@@ -45,7 +46,7 @@ class Client:
         welcome = m.Welcome(
             server_incarnation=server,
             number=number,
-            policy=m.Policy(self.presume_dead, WINDOW_S, SETTLE_S),
+            policy=m.Policy(self.presume_dead, WINDOW_S, self.settle_s),
             secret="s3cret",
             holds=holds or {},
             protocol=m.PROTOCOL,
@@ -76,11 +77,14 @@ class Client:
 
     def knock_in_vain_until(self, until: float, *, same: bool = True, there: c.There | None = None) -> float | None:
         """Nobody opens. Returns when it gave up, if it did."""
-        while self.machine.deadline <= until and not self.lost:
-            self.now = max(self.now, self.machine.deadline)
-            self.tell(c.Tick())
-            if any(isinstance(effect, c.Connect) for effect in self.effects):
+        while not self.lost:
+            if self.of(c.Connect):
                 self.tell(c.Disconnected(where(same) if there is None else there))
+            elif self.machine.deadline > until:
+                break
+            else:
+                self.now = max(self.now, self.machine.deadline)
+                self.tell(c.Tick())
         if self.lost:
             return self.now
         self.now = until
@@ -189,7 +193,7 @@ def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_th
 
 def test_a_child_that_has_ended_counts_for_whoever_waits_and_is_not_told_of_again(client: Client) -> None:
     client.holder(7).tell(c.VouchFor(3, 77)).tell(c.VouchFor(4, 78))
-    assert client.of(c.WatchChild) == [c.WatchChild(4)]
+    assert client.of(c.WatchChild) == [c.WatchChild(4)] and client.said == [m.Vouch(child=4, pid=78)]
     assert client.tell(c.ChildEnded(3)).of(c.ChildCounts) == [c.ChildCounts(3)]
     client.away().come_in(server="s2", holds={ACTIVE: 7})
     assert client.said == [m.Vouch(child=4, pid=78)]
@@ -247,6 +251,15 @@ def test_attempts_in_vain_are_waited_for_longer_and_longer(client: Client) -> No
     client.knock_in_vain_until(10)
     knocks = sum(isinstance(effect, c.Connect) for effect in client.all)
     assert 10 / RETRY_MOST_S * 0.8 < knocks < 10 / RETRY_MOST_S * 1.3
+
+
+def test_why_no_connection_can_be_made_is_said_once(client: Client) -> None:
+    for _ in range(3):
+        client.until_it_knocks()
+        client.tell(c.Disconnected(why="the directory is another user's"))
+    assert [effect for effect in client.all if isinstance(effect, c.Warn)] == [
+        c.Warn("the directory is another user's")
+    ]
 
 
 def test_one_that_is_in_only_looks_where_its_path_leads(client: Client) -> None:
@@ -374,6 +387,14 @@ def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_
     assert ended is not None and ended <= SETTLE_S
 
 
+def test_a_holder_that_knocks_at_another_server_which_never_answers_ends_before_anybody_is_granted_there(
+    client: Client,
+) -> None:
+    client.holder().away().until_it_knocks()
+    client.tell(c.Connected((1, 2), True, c.There.ANOTHER))
+    assert not client.advance(SETTLE_S / 2).lost and client.advance(SETTLE_S / 2).lost
+
+
 def test_where_nobody_serves_nobody_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
     client.holder().away(same=False)
     assert client.knock_in_vain_until(100.0, there=c.There.NOBODY) is None
@@ -400,6 +421,7 @@ def test_a_holder_whose_path_leads_elsewhere_goes_there_at_once(client: Client) 
 
 def test_a_path_that_leads_where_it_did_changes_nothing(client: Client) -> None:
     assert not client.holder().tell(c.PathSeen(elsewhere=False)).effects
+    assert not client.away().tell(c.PathSeen(elsewhere=True)).of(c.HangUp), "there is no connection to end"
 
 
 def test_a_holder_that_isnt_heard_where_its_path_leads_ends_before_anybody_is_granted_there(client: Client) -> None:
@@ -410,12 +432,14 @@ def test_a_holder_that_isnt_heard_where_its_path_leads_ends_before_anybody_is_gr
     assert ended == pytest.approx(50.0 + SETTLE_S)
 
 
-def test_it_looks_sooner_than_a_server_there_can_have_settled(client: Client) -> None:
-    client.holder()
-    first = client.now
-    while not client.tell(c.Tick()).of(c.LookAtPath):
+@pytest.mark.parametrize("settle_s", [1.0, 60.0])
+def test_it_looks_every_second_and_sooner_than_a_server_there_can_have_settled(settle_s: float) -> None:
+    client = Client(settle_s=settle_s).holder()
+    looked = [client.now]
+    while len(looked) < 4:
         client.now = client.machine.deadline
-    assert client.now - first <= SETTLE_S / 2
+        looked += [client.now] if client.tell(c.Tick()).of(c.LookAtPath) else []
+    assert all(later - earlier <= min(LOOK_S, settle_s / 2) for earlier, later in pairwise(looked))
 
 
 # -- rule 7: a server that can't have us ---------------------------------------------------------------------------
@@ -437,6 +461,8 @@ def test_a_server_that_cant_have_us_back_ends_nothing_and_is_asked_again_later(
         assert client.machine.deadline == pytest.approx(before + SETTLE_S / 2)
     assert len([effect for effect in client.all if isinstance(effect, c.Warn)]) == 1, "it is said once"
     assert not client.come_in(server="s2", holds={ACTIVE: 7}).lost
+    client.away().until_it_knocks()
+    assert client.tell(c.Connected((1, 2))).hear(word).of(c.Warn), "and again if it had us back meanwhile"
 
 
 def test_a_mistake_of_one_that_was_never_welcomed_is_final(client: Client) -> None:
@@ -510,7 +536,7 @@ def test_after_its_end_nothing_is_said_or_done(client: Client) -> None:
         c.Heard(m.Granted(lock=ACTIVE, token=9)),
         c.Disconnected(),
     ):
-        assert not client.tell(event).effects
+        assert not client.tell(event).effects and client.machine.deadline == math.inf
 
 
 def test_giving_up_is_asked_for_and_the_answer_is_waited_for(client: Client) -> None:
@@ -639,6 +665,7 @@ def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_m
         c.Say(m.HandBack(mark=7, tree="a.0123abcd", numbers=[2, 3])),
         c.KeepCopies("a.0123abcd", [2]),
     ]
+    assert client.welcome(server="s2").said == [], "it doesn't get back what it gave"
 
 
 def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
@@ -695,6 +722,8 @@ def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Clie
     for message in others:
         assert client.hear(message).effects == []
     assert client.hear(m.Vouched(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]
+    more = m.Keep(mark=8, tree="y.00000002", numbers=[4], more=True)
+    assert client.hear(more).effects == [c.KeepCopies("y.00000002", [4])], "more than nothing is all of it"
 
 
 def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_is_held(client: Client) -> None:

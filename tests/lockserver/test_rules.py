@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from evidence.rules import callers
 from evidence.rules.incarnations import MOST_MEMBERS
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
@@ -928,7 +929,7 @@ def test_a_claim_of_a_token_that_has_ended_is_refused(harness: Harness) -> None:
 def test_a_claim_against_a_holder_is_refused(harness: Harness) -> None:
     harness.holder("a")
     ghost = harness.engine("ghost").register(claims={ACTIVE: 10**9})
-    assert "a was granted the lock" in ghost.refused and harness.state == "HELD"
+    assert "a was granted the lock" in ghost.refused and harness.state == "HELD" and harness.noted("refused")
 
 
 # -- rule 8, and copies for the server's successor -----------------------------------------------------------------
@@ -1290,6 +1291,25 @@ def test_a_protocol_that_is_not_spoken_is_refused_with_the_one_that_is(harness: 
     no = a.last(m.Incompatible)
     assert no is not None and (no.oldest, no.newest) == (m.OLDEST, m.PROTOCOL) and "99" in no.why
     assert not a.connected
+
+
+def test_a_token_that_is_claimed_by_one_that_cannot_talk_and_is_not_believed_counts_for_nothing(
+    harness: Harness,
+) -> None:
+    a, b = harness.holder("a"), harness.waiter("b")
+    harness.engine("c").register(protocol=99, claims={ACTIVE: 50})
+    harness.kill_tree(a)
+    assert b.holds and b.token == a.token + 1
+
+
+def test_an_observer_too_many_is_told_to_come_again_and_one_that_is_thrown_out_makes_room(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MOST_OBSERVERS", 1)
+    first, second = harness.observer(), harness.observer()
+    assert harness.heard(second, m.Busy) and second not in harness.conns
+    harness.receive(first, m.Acquire())
+    assert harness.heard(first, m.Problem) and harness.observer() in harness.conns
 
 
 # -- rest ----------------------------------------------------------------------------------------------------------
