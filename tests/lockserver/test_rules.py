@@ -1297,7 +1297,7 @@ def test_a_token_that_is_claimed_by_one_that_cannot_talk_and_is_not_believed_cou
     harness: Harness,
 ) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
-    harness.engine("c").register(protocol=99, claims={ACTIVE: 50})
+    harness.engine("c").register(protocol=99, claims={ACTIVE: a.token + 50})
     harness.kill_tree(a)
     assert b.holds and b.token == a.token + 1
 
