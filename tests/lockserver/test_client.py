@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from evidence.rules.standing import Me
 from lockserver.client import LockError, Membership, end_process, join
-from lockserver.rules.client_machine import Me
 
 
 @pytest.mark.parametrize("tree", ["a/b.0000000000000000", ".0000000000000000", "a", "../a.0000000000000000"])
