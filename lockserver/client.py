@@ -17,6 +17,7 @@ rules: `client_machine.py`.
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from lockserver.shell.session import LockError, Lost, NotInTime, Refused, Sessio
 from sidecar.machine.client_shell import Ask
 from sidecar.terminal.exit_codes import EX_LOST
 from sidecar.terminal.logs import complain
+from sidecar.terminal.names import NAME
 
 __all__ = [
     "EX_LOST",
@@ -217,10 +219,12 @@ def join(
     tree = tree or os.environ.get(TREE_VARIABLE)
     if not run_dir or not tree:
         raise LockError(f"which engine's process is this? Neither given nor in {RUN_DIR_VARIABLE} and {TREE_VARIABLE}")
+    engine_id, _, incarnation = tree.rpartition(".")
+    if not re.fullmatch(NAME, engine_id):
+        raise LockError(f"{tree!r} is no start of an engine: its name is ENGINE_ID.RANDOM")
     key = (os.getpid(), absolute(run_dir), tree)
     membership = _joined.get(key)
     if membership is None or membership.closed:
-        engine_id, _, incarnation = tree.rpartition(".")
         membership = _joined[key] = Membership(run_dir, Me(engine_id, incarnation, os.getpid(), False), on_lost)
         membership.begin()
     try:

@@ -1,4 +1,5 @@
 """One question to the door by HTTP, for the commands that look: its answer is here within a time, whatever listens.
+(Only a name that the resolver is slow to find takes longer.)
 
 `http.client` has a time for each piece alone: a program that sends a byte a second, or `100 Continue` for ever, would
 keep `failover status` for ever. What this file may not do: word what no answer means (its callers do).
@@ -42,7 +43,11 @@ def _said(url: str, question: bytes, end: float) -> bytes:
     except ValueError:
         raise NoDoor("this is no address") from None
     said = bytearray()
-    with socket.create_connection(address, _left(end)) as sock:
+    try:
+        connected = socket.create_connection(address, _left(end))
+    except UnicodeError:
+        raise NoDoor("this is no address") from None
+    with connected as sock:
         sock.sendall(question)
         while len(said) <= MOST:
             sock.settimeout(_left(end, said))

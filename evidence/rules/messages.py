@@ -18,8 +18,8 @@ Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Introduction(Message, frozen=True):
-    """What a process of an incarnation says first. A main process's goes on as its server needs it. Descriptor: its own
-    pidfd.
+    """What a process of an incarnation says first. A main process's has `newest`, `mapped` and a `secret`, too
+    (`admission.py` reads them), and goes on as its server needs it. Descriptor: its own pidfd.
     """
 
     protocol: int

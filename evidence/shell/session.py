@@ -22,7 +22,7 @@ from evidence.rules import messages as m
 from evidence.rules.standing import Standing
 from evidence.shell.lifefiles import LIFE
 from sidecar.kernel import process_setup
-from sidecar.kernel.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
+from sidecar.kernel.lifelock import LifeFileExists, LifeFileGone, LifeLock, LifeLockError, LocksUnsupported
 from sidecar.kernel.path_watch import CannotWatch, Leads, OpenDirectory, PathWatch, make_private_directory
 from sidecar.machine.client_shell import Ask, ClientShell, TimeIsOver
 from sidecar.machine.turns import Machine
@@ -92,7 +92,13 @@ class ProcessSession(ClientShell):
         self.raise_if_over(answer)
 
     def vouch_for(self, pid: int, timeout_s: float | None = None) -> None:
-        """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before."""
+        """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before.
+        Only a main process does.
+        """
+        if not self.me.main:
+            raise self.errors.any(
+                f"only the main process of {self.name} vouches for a child; or the child joins itself"
+            )
         self._numbered += 1
         child = self._numbered
         self._children[child] = os.pidfd_open(pid)
@@ -229,7 +235,7 @@ class ProcessSession(ClientShell):
         self.answer_all(effect, lambda ask: True)
 
     def _do_lost(self, effect: c.Lost) -> None:
-        """`sys.exit` in the callback ends the process, and so does a callback that fails to end it."""
+        """`sys.exit` in the callback ends the process, and so does a callback that raises."""
         try:
             self._on_lost(effect.why)
         except SystemExit as error:
@@ -262,6 +268,8 @@ class ProcessSession(ClientShell):
             return c.Disconnected(c.There.SAME if same else c.There.ANOTHER)
         except LocksUnsupported as error:
             return c.Hopeless(str(error))
+        except LifeLockError as error:
+            return c.Disconnected(c.There.SAME if same else c.There.ANOTHER, str(error))
         except OSError as error:
             nobody = error.errno in _NOBODY
             where = c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER

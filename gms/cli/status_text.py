@@ -53,13 +53,13 @@ def _what(status: m.Status) -> str:
     models = [region for region in status.regions if region.policy == "shared"]
     if len(models) > 1:
         told = (status.state, status.generation)
-        key = next((model.key for model in models if (model.state, model.generation) == told), "")
-        clients = [client for client in status.clients if client.region == key]
-        return f"{key}: {_of_one(status, clients)}"
+        one = next((model for model in models if (model.state, model.generation) == told), models[0])
+        clients = [client for client in status.clients if client.region == one.key]
+        return f"{one.key}: {_of_one(one, clients)}"
     return _of_one(status, status.clients)
 
 
-def _of_one(status: m.Status, clients: Sequence[m.Client]) -> str:
+def _of_one(status: m.Status | m.RegionStatus, clients: Sequence[m.Client]) -> str:
     readers = sum(client.doing == "reading" for client in clients)
     if status.state == "RW":
         kept = f"; layout {status.generation} stays until the new one is committed" if status.generation else ""

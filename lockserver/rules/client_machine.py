@@ -1,5 +1,5 @@
-"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `session.py` has the
-socket and the thread.
+"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`;
+`lockserver/shell/session.py` has the files, `evidence/shell/session.py` the socket and the thread.
 
 One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both
 come back by themselves when the server does. What a process does so towards any server that binds trees, and its rules,

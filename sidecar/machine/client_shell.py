@@ -9,7 +9,7 @@ asks anew has given up what it asked for before and never took. (A signal handle
 therefore the answer, and the wait that it interrupted ends with an error.)
 
 A client derives from `ClientShell` and names in `effects` what carries each effect out. What this file may not do: know
-a message, or what is asked for. Used by `lockserver/shell/session.py`, `gms/shell/client_shell.py`,
+a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/client_shell.py`,
 `gms/pool_client.py`.
 """
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.lockctl.programs import House
 from tests.support.processes import Program
+from tests.support.waiting import until
 
 needs_shm = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="the demo needs /dev/shm")
 PLAY = """
@@ -39,9 +40,13 @@ def processes_of(directory: str) -> list[str]:
 
 
 def directory_of(demo: Program) -> str:
-    """Where it plays: its children have that in their environment."""
+    """Where it plays: its children have that in their environment, once each has executed its program."""
+    return os.path.dirname(until(lambda: _run_dir(demo), "its children have begun"))
+
+
+def _run_dir(demo: Program) -> str:
     children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
     name = "FAILOVER_RUN_DIR="
-    run_dirs = {line.removeprefix(name) for pid in children for line in environment_of(pid) if line.startswith(name)}
-    (run_dir,) = run_dirs
-    return os.path.dirname(run_dir)
+    found = {line.removeprefix(name) for pid in children for line in environment_of(pid) if line.startswith(name)}
+    assert len(found) < 2, found
+    return "".join(found)

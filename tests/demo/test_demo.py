@@ -123,7 +123,6 @@ def test_without_the_proof_an_engine_is_woken_too_early_and_has_no_memory(house:
 def test_stopped_it_leaves_nothing(house: House, words: str, more: tuple[str, ...]) -> None:
     demo = house.run(sys.executable, "-m", "demo", *more)
     demo.out.with_words(words)
-    until(lambda: bool(_children(demo)), "it has started its pair")
     directory = directory_of(demo)
     demo.send(signal.SIGINT)
     assert demo.ends() == 130
@@ -180,7 +179,3 @@ def test_a_wrong_argument_is_answered_with_the_usage(house: House) -> None:
 def test_the_readmes_recording_is_there_and_its_words_are_those_of_the_picture() -> None:
     (words, file) = re.findall(r"!\[(make demo: [^]]*)\]\((\S+\.svg)\)", (ROOT / "README.md").read_text())[0]
     assert f'aria-label="{words}"' in (ROOT / file).read_text()
-
-
-def _children(demo: Program) -> str:
-    return Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text()

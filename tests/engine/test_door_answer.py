@@ -87,8 +87,9 @@ def test_a_program_that_is_no_door_is_a_sentence_and_takes_no_longer_than_one(
 
 
 def test_no_program_that_answers_is_told_by_its_errors(tmp_path: Path) -> None:
-    with pytest.raises(door_answer.NoDoor, match="this is no address"):
-        door_answer.ask("http://127.0.0.1:99999", "/failover", 1.0, dict)
+    for url in ("http://127.0.0.1:99999", "http://a..b:80", f"http://{'a' * 64}:80"):
+        with pytest.raises(door_answer.NoDoor, match="this is no address"):
+            door_answer.ask(url, "/failover", 1.0, dict)
     with pytest.raises(ConnectionRefusedError):
         door_answer.ask("http://127.0.0.1:1", "/failover", 1.0, dict)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError):

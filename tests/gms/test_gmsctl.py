@@ -367,6 +367,9 @@ def test_of_several_models_the_headline_names_the_one_it_is_about_and_counts_its
     status = m.Status(state="COMMITTED", device="host:0", generation=8, since=since, clients=[reader], regions=models)
     headline = status_text.status_lines(status, NOW)[0]
     assert "host:0: m1: weights are committed (generation 8), no process reads them at the moment" in headline
+    models[1] = m.RegionStatus(key="m1", policy="shared", state="RW", generation=8, bytes=SLAB, slabs=1)
+    status = m.Status(state="RW", device="host:0", generation=8, since=since, bytes=9 * SLAB, slabs=9, regions=models)
+    assert "host:0: m1: a process writes (2 MiB in 1 slab; layout 8" in status_text.status_lines(status, NOW)[0]
     one = m.Status(state="RO", device="host:0", generation=7, since=since, clients=[reader], regions=models[:1])
     assert "host:0: weights are committed (generation 7), read by 1 process" in status_text.status_lines(one, NOW)[0]
 

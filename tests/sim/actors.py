@@ -1,8 +1,8 @@
 """The shells of the simulator: the real machines of server and client, on the simulated kernel.
 
-`SimServer` does what `lockserver/shell/server.py` does, and `SimClient` what `lockserver/shell/session.py` does, with
-the same order of calls; between any two effects of the server it may be killed. Who starts them, what goes wrong and
-what must hold is `world.py`'s business.
+`SimServer` does what `lockserver/shell/server.py` does, and `SimClient` what `evidence/shell/session.py` and
+`lockserver/shell/session.py` do, with the same order of calls; between any two effects of the server it may be killed.
+Who starts them, what goes wrong and what must hold is `world.py`'s business.
 """
 
 import contextlib

@@ -1,0 +1,25 @@
+"""What the lock's client refuses before it asks any server."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from evidence.rules.standing import Me
+from lockserver.client import LockError, Membership, end_process, join
+
+
+@pytest.mark.parametrize("tree", ["a/b.0000000000000000", ".0000000000000000", "a", "../a.0000000000000000"])
+def test_what_is_no_start_of_an_engine_is_not_joined(tmp_path: Path, tree: str) -> None:
+    with pytest.raises(LockError, match=r"is no start of an engine: its name is ENGINE_ID\.RANDOM"):
+        join(tmp_path, tree, timeout_s=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_main_process_vouches_for_a_child(tmp_path: Path) -> None:
+    descriptors = os.listdir("/proc/self/fd")
+    member = Membership(tmp_path, Me("a", "0" * 16, os.getpid(), False), end_process)
+    with pytest.raises(LockError, match=r"only the main process of a\.0{16} vouches for a child"):
+        member.vouch_for(os.getpid())
+    member.close()
+    assert os.listdir("/proc/self/fd") == descriptors
