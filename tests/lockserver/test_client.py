@@ -7,6 +7,7 @@ import pytest
 
 from evidence.rules.standing import Me
 from lockserver.client import LockError, Membership, end_process, join
+from tests.support.descriptors import no_descriptor_leaks
 
 
 @pytest.mark.parametrize("tree", ["a/b.0000000000000000", ".0000000000000000", "a", "../a.0000000000000000"])
@@ -23,3 +24,25 @@ def test_only_a_main_process_vouches_for_a_child(tmp_path: Path) -> None:
         member.vouch_for(os.getpid())
     member.close()
     assert os.listdir("/proc/self/fd") == descriptors
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "forked"])
+def test_a_client_that_cant_vouch_any_more_keeps_nothing_of_the_child(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with no_descriptor_leaks():
+        member = Membership(tmp_path, Me("a", "0" * 16, os.getpid(), True), end_process)
+        member.begin()
+        if when == "before":
+            member.close()
+        elif when == "meanwhile":  # and the thread has ended, when the pidfd is there
+            opens = os.pidfd_open
+            monkeypatch.setattr(os, "pidfd_open", lambda pid: (member.close(), opens(pid))[1])
+        else:
+            monkeypatch.setattr(member.loop, "_pid", 1)
+        now = os.listdir("/proc/self/fd")
+        with pytest.raises(LockError, match=r"closed|forked"):
+            member.vouch_for(os.getpid())
+        assert len(os.listdir("/proc/self/fd")) <= len(now)
+        monkeypatch.undo()
+        member.close()
