@@ -147,6 +147,12 @@ class ProcessSession(ClientShell):
         close_all(self._children.values())
         self._children.clear()
 
+    def deaf(self) -> None:
+        """What was granted to it may be granted to another one, and it would not hear of that: it must not go on."""
+        self._children.clear()  # and nothing is closed: other files of the program may have those numbers by now
+        if self.bound:
+            self._do_lost(c.Lost(f"this process has closed the descriptors by which it hears the {self.server}"))
+
     @property
     def may_let_go(self) -> bool:
         """It has nothing on a device; or this is a forked child, in which the client doesn't go on."""

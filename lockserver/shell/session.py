@@ -79,11 +79,6 @@ class Session(ProcessSession):
             close_all(self._names)
         super().let_go()
 
-    def deaf(self) -> None:
-        """A holder that can't hear that another one was granted must not go on."""
-        if ACTIVE in self.holds:
-            self._do_lost(c.Lost("this process has closed the descriptors of its lock client"))
-
     # -- what callers ask for --------------------------------------------------------------------------------------
 
     def on_ask(self, ask: Ask) -> None:

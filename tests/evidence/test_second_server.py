@@ -1,5 +1,6 @@
 """Evidence carries a server that knows no lock: real sockets, real life locks, a real process that is killed."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from evidence.rules import messages as m
 from evidence.rules.events import Received
 from sidecar.machine.context import Time
+from sidecar.terminal.exit_codes import EX_LOST
 from tests.evidence.cloakroom import Machine, Register, Server
 from tests.evidence.parts import NAME, peer
 from tests.support.processes import Process, Program
@@ -50,6 +52,18 @@ def test_the_next_server_gets_the_tree_back_from_the_process_itself(tmp_path: Pa
         until(lambda: "gone tree=" in second.words.getvalue(), "the proof is complete")
     finally:
         second.end()
+
+
+def test_a_process_to_which_something_was_granted_ends_when_it_can_hear_nothing_any_more(
+    tmp_path: Path, guest: Program
+) -> None:
+    server = Server(tmp_path, "first")
+    try:
+        guest.out.next()
+        guest.send(signal.SIGUSR1)
+        assert guest.ends() == EX_LOST
+    finally:
+        server.end()
 
 
 def test_only_a_process_of_a_tree_shows_life_files_of_it() -> None:
