@@ -203,7 +203,9 @@ class ProcessSession(ClientShell):
             self._drop_copies(effect.tree, None)
         descriptors = self.connection.take_descriptors()
         close_all(descriptors[len(effect.numbers) :])
-        self._kept.setdefault(effect.tree, {}).update(zip(effect.numbers, descriptors, strict=False))
+        for number, copy in zip(effect.numbers, descriptors, strict=False):
+            self._drop_copies(effect.tree, [number])
+            self._kept.setdefault(effect.tree, {})[number] = copy
 
     def _do_drop_copies(self, effect: c.DropCopies) -> None:
         self._drop_copies(effect.tree, effect.numbers)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evidence.rules import client_events as c
 from evidence.rules.standing import Me
 from lockserver.client import LockError, Membership, end_process, join
 from tests.support.descriptors import no_descriptor_leaks
@@ -32,17 +33,32 @@ def test_a_client_that_cant_vouch_any_more_keeps_nothing_of_the_child(
 ) -> None:
     with no_descriptor_leaks():
         member = Membership(tmp_path, Me("a", "0" * 16, os.getpid(), True), end_process)
-        member.begin()
         if when == "before":
             member.close()
-        elif when == "meanwhile":  # and the thread has ended, when the pidfd is there
+        elif when == "meanwhile":
             opens = os.pidfd_open
-            monkeypatch.setattr(os, "pidfd_open", lambda pid: (member.close(), opens(pid))[1])
+
+            def closes_and_opens(pid: int) -> int:
+                member.close()
+                return opens(pid)
+
+            monkeypatch.setattr(os, "pidfd_open", closes_and_opens)
         else:
             monkeypatch.setattr(member.loop, "_pid", 1)
-        now = os.listdir("/proc/self/fd")
+        before = os.listdir("/proc/self/fd")
         with pytest.raises(LockError, match=r"closed|forked"):
             member.vouch_for(os.getpid())
-        assert len(os.listdir("/proc/self/fd")) <= len(now)
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
         monkeypatch.undo()
+        member.close()
+
+
+def test_a_copy_that_comes_twice_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of its descriptors would stay open."""
+    with no_descriptor_leaks():
+        member = Membership(tmp_path, Me("a", "0" * 16, os.getpid(), True), end_process)
+        for numbers, more in (([2, 2], False), ([3, 2], True)):
+            came = [os.pidfd_open(os.getpid()) for _ in numbers]
+            monkeypatch.setattr(member.connection, "take_descriptors", lambda came=came: came)
+            member.effects[c.KeepCopies](member, c.KeepCopies("a.0", numbers, more))
         member.close()
