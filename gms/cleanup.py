@@ -7,8 +7,9 @@ not do: take memory from a process.
 """
 
 import contextlib
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gms.memory import DeviceError
@@ -40,21 +41,25 @@ def remove(run_dir: Path, devices: Iterable[str], patience_s: float) -> list[str
 
 def _remove(device: str, here: Path, directory: Path, patience_s: float) -> str:
     """Returns why it stays."""
-    try:
-        status = device_path(device.removeprefix("host:"), directory).stat()
-    except OSError:
-        return ""
-    why = remove_device_unless_used(device, directory, patience_s)
-    if not why:  # all of it could be locked: no process had memory of it
+
+    def forget(status: os.stat_result) -> None:
         file = DurableFile(here, f"{device}.json")
-        with contextlib.suppress(OSError, record.UnreadableRecord):  # the next server says what is wrong with it
+        try:
             found = record.decode(file.read() or b"")
+        except (OSError, record.UnreadableRecord):
+            return  # the next server says what is wrong with it
+        try:
             file.write(record.encode(record.without_memory(found, f"host:{status.st_dev}:{status.st_ino}:")))
-    return why
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file.path)) from None
+
+    return remove_device_unless_used(device, directory, patience_s, forget)
 
 
-def remove_device_unless_used(device: str, directory: Path, patience_s: float = 0.0) -> str:
-    """Returns why it stays; empty when it is gone."""
+def remove_device_unless_used(
+    device: str, directory: Path, patience_s: float = 0.0, forget: Callable[[os.stat_result], None] = lambda _: None
+) -> str:
+    """Returns why it stays; empty when it is gone. `forget` is called before."""
     name = device.removeprefix("host:")
     path = device_path(name, directory)
     until = time.monotonic() + patience_s
@@ -71,9 +76,11 @@ def remove_device_unless_used(device: str, directory: Path, patience_s: float = 
             return f"another GMS has it ({path})"
         with taken:
             try:
-                remove_device(name, directory)
+                remove_device(name, directory, forget)
                 return ""
-            except (DeviceError, OSError) as error:
+            except OSError as error:
+                why = f"{error.filename or path} can't be changed: {error.strerror}"
+            except DeviceError as error:
                 why = f"{error}; fuser -v {path} shows whose they are"
         if time.monotonic() >= until:
             return why

@@ -29,7 +29,7 @@ from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rules import messages as m
 from lockserver.rules import record
 from lockserver.shell.rundir import HOLDER, LIFE, SOCKET, absolute
-from sidecar.kernel import io_uring, peers, process_state
+from sidecar.kernel import durable, io_uring, peers, process_state
 from sidecar.kernel.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.terminal.extras import how_to_get
@@ -194,7 +194,7 @@ def _clock(patient: Patient) -> Iterator[Finding]:
 
 def _granted_at(run_dir: Path) -> datetime | None:
     try:
-        tenure = record.decode((run_dir / HOLDER).read_bytes()).active
+        tenure = record.decode(durable.read(run_dir / HOLDER)).active
         return datetime.fromisoformat(tenure.granted_at) if tenure is not None else None
     except (OSError, ValueError):  # no holder file, or none that can be read: other checks speak of that
         return None

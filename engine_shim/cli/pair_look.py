@@ -19,6 +19,7 @@ from engine_shim.cli.pair_process import up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
 from lockserver import observer as lockserver
+from sidecar.kernel import durable
 
 TIMEOUT_S = 2.0
 STARTING = "failover up is starting it"
@@ -45,13 +46,14 @@ class UpFacts:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
         new = run_dir / f"{UP_FACTS}.new"
         with contextlib.suppress(OSError):
-            new.write_text(json.dumps(asdict(self)))
+            with open(new, "w", opener=durable.regular) as file:
+                file.write(json.dumps(asdict(self)))
             new.replace(run_dir / UP_FACTS)
 
     @classmethod
     def read(cls, run_dir: Path) -> "UpFacts":
         try:
-            return msgspec.json.decode((run_dir / UP_FACTS).read_bytes(), type=cls)
+            return msgspec.json.decode(durable.read(run_dir / UP_FACTS), type=cls)
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return cls()
 

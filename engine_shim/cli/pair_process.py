@@ -4,10 +4,11 @@ no lock, no file is touched.
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from sidecar.kernel import peers
+from sidecar.kernel import durable, peers
 
 UP_LOCK = "up.lock"
 
@@ -26,6 +27,8 @@ def up_pid(run_dir: Path) -> int | None:
     except OSError as error:
         whose = ": be the user that the pair runs as" if isinstance(error, PermissionError) else ""
         raise PairError(f"{run_dir} can't be looked at: {error.strerror}{whose}") from None
+    if not stat.S_ISREG(wanted.st_mode):
+        raise PairError(f"{file} is no regular file: move it away; failover up makes it again")
     for pid in dict.fromkeys([*_lockers(wanted.st_ino), *_said_in(file)]):
         pidfd = reach(pid, file)
         if pidfd is not None:
@@ -77,5 +80,5 @@ def _lockers(inode: int) -> Iterator[int]:
 def _said_in(file: Path) -> list[int]:
     """What it says itself, for a kernel that shows no locks."""
     with contextlib.suppress(OSError, ValueError):
-        return [int(file.read_text(errors="replace")[:20])]
+        return [int(durable.read(file)[:20])]
     return []

@@ -63,7 +63,7 @@ class PairFiles:
             ) from None
         except OSError as error:
             what = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
-            raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
+            raise CannotStart(f"{error.filename or run_dir} can't be used: {what}; give another --run-dir") from None
 
     def keep(self, facts: UpFacts) -> str:
         """They are there, and say this. Returns what a person should know of it."""

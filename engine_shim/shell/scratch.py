@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from engine_shim.shell import paths
+from sidecar.kernel import durable
 from sidecar.kernel.path_watch import make_private_directory
 
 VARIABLE = "FAILOVER_SCRATCH"
@@ -59,7 +60,7 @@ def make(here: Path) -> None:
 def remove(here: Path) -> None:
     """And what was left elsewhere. Never raises."""
     with contextlib.suppress(OSError):
-        for line in (here / _ELSEWHERE).read_text(encoding="utf-8").splitlines():
+        for line in durable.read(here / _ELSEWHERE).decode(errors="replace").splitlines():
             if Path(line).name.startswith(REMOVED_ELSEWHERE):
                 Path(line).unlink(missing_ok=True)
     shutil.rmtree(here, ignore_errors=True)

@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from sidecar.kernel import durable
+
 SHM = Path("/dev/shm")
 PREFIXES = ("psm_", "sem.mp-", "vllm_dist_")
 AGAIN_MS = (10, 50, 250, 1000, 5000)
@@ -126,7 +128,7 @@ class ShmCleanup:
     def _read(self) -> dict[str, int]:
         found: dict[str, int] = {}
         with contextlib.suppress(OSError):
-            for line in self._notes.read_text(errors="replace").splitlines():
+            for line in durable.read(self._notes).decode(errors="replace").splitlines():
                 inode, _, name = line.partition(" ")
                 if inode.isdigit() and name.startswith(PREFIXES) and "/" not in name:
                     found[name] = int(inode)
@@ -136,7 +138,8 @@ class ShmCleanup:
         """If the list can't be written, a successor doesn't get it; nothing else is lost."""
         with contextlib.suppress(OSError):
             if self.ours:
-                self._notes.write_text("".join(f"{inode} {name}\n" for name, inode in self.ours.items()))
+                with open(self._notes, "w", opener=durable.regular) as file:
+                    file.write("".join(f"{inode} {name}\n" for name, inode in self.ours.items()))
             else:
                 self._notes.unlink(missing_ok=True)
 

@@ -13,7 +13,8 @@ C3. What was granted is held for as long as the path of the run directory leads 
     grant as soon as it has settled: this process ends before (`must_end_at`).
 C4. A main process looks where its path leads, when the kernel says that it may have changed and every second besides.
     If it leads elsewhere, the server there has to hear of this process at once: the connection is made there.
-C5. Refused, it ends at once.
+C5. A process that is refused when it comes, or comes back, ends at once. A wish that is refused, once its server has
+    welcomed the process, is answered so, and ends nothing.
 C6. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
 C7. A server that can't talk with us, or has no room, ends nothing: it is asked again later.
 """

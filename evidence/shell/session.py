@@ -99,10 +99,16 @@ class ProcessSession(ClientShell):
             raise self.errors.any(
                 f"only the main process of {self.name} vouches for a child; or the child joins itself"
             )
+        self.loop.check_caller()
         self._numbered += 1
         child = self._numbered
         self._children[child] = os.pidfd_open(pid)
-        answer = self.ask(Ask(c.VouchFor(child, pid)), timeout_s)
+        try:
+            answer = self.ask(Ask(c.VouchFor(child, pid)), timeout_s)
+        finally:
+            if self.closed:
+                self.close()  # waits for its thread, which may have let go of all children before this one was there
+                self._close_children()
         if isinstance(answer, TimeIsOver):
             raise self.errors.not_in_time(f"process {pid} was not acknowledged as a member within {timeout_s:g} s")
         self.raise_if_over(answer)
@@ -129,14 +135,23 @@ class ProcessSession(ClientShell):
         for copies in self._kept.values():
             close_all(copies.values())
         self._kept.clear()
-        for pidfd in self._children.values():
-            self.loop.remove(pidfd)
-        close_all(self._children.values())
-        self._children.clear()
+        self._close_children()
         if self._watch is not None:
             self._watch.close()
         for directory in {self._directory, self._there} - {None}:
             directory.close()  # type: ignore[union-attr]
+
+    def _close_children(self) -> None:
+        for pidfd in self._children.values():
+            self.loop.remove(pidfd)
+        close_all(self._children.values())
+        self._children.clear()
+
+    def deaf(self) -> None:
+        """What was granted to it may be granted to another one, and it would not hear of that: it must not go on."""
+        self._children.clear()  # and nothing is closed: other files of the program may have those numbers by now
+        if self.bound:
+            self._do_lost(c.Lost(f"this process has closed the descriptors by which it hears the {self.server}"))
 
     @property
     def may_let_go(self) -> bool:
@@ -188,7 +203,9 @@ class ProcessSession(ClientShell):
             self._drop_copies(effect.tree, None)
         descriptors = self.connection.take_descriptors()
         close_all(descriptors[len(effect.numbers) :])
-        self._kept.setdefault(effect.tree, {}).update(zip(effect.numbers, descriptors, strict=False))
+        for number, copy in zip(effect.numbers, descriptors, strict=False):
+            self._drop_copies(effect.tree, [number])
+            self._kept.setdefault(effect.tree, {})[number] = copy
 
     def _do_drop_copies(self, effect: c.DropCopies) -> None:
         self._drop_copies(effect.tree, effect.numbers)

@@ -63,6 +63,10 @@ class EvidenceShell(Shell):
         """Life files that have lost their names."""
         self._unseen_lives: set[str] = set()
         """Incarnations of which there is a life file that this server doesn't look at: nothing proves their end."""
+        self._said: set[tuple[str, ...]] = set()
+        """What can't be looked at, and why, as the log has it: a look comes every tenth of a second, and each life file
+        that a process shows is one.
+        """
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class EvidenceShell(Shell):
             if effect.incarnation in self._unseen_lives:
                 held = True  # as far as is known
         except OSError as error:
-            self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
+            self._say_once(self.log.warning, "life_file_unreadable", error, name=effect.incarnation)
             held = True  # nothing is proven; it is asked again
         self.answer(e.LifeProbed(effect.incarnation, held))
 
@@ -181,6 +185,9 @@ class EvidenceShell(Shell):
         free: list[str] = []
         names, unreadable = self._list_or_make()
         known = set(effect.known)
+        if not unreadable:
+            there = known.union(names)
+            self._said = {said for said in self._said if said[0] in there}
         for name in names:
             if name in known:
                 continue
@@ -190,7 +197,7 @@ class EvidenceShell(Shell):
                     with probe:
                         (held if probe.locked() else free).append(name)
             except OSError as error:
-                self.log.warning("life_file_unreadable", name=name, why=error)
+                self._say_once(self.log.warning, "life_file_unreadable", error, name=name)
                 held.append(name)  # nothing is proven
         self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
 
@@ -199,6 +206,7 @@ class EvidenceShell(Shell):
         for each in self._old_lives.pop(effect.incarnation, ()):
             each.close()
         self._unseen_lives.discard(effect.incarnation)
+        self._said = {said for said in self._said if said[0] != effect.incarnation}
         try:
             (self.directory / effect.incarnation).unlink(missing_ok=True)
         except OSError as error:
@@ -224,8 +232,14 @@ class EvidenceShell(Shell):
         return ""
 
     def _say_unreadable(self, error: OSError) -> str:
-        self.log.alarm("life_files_unreadable", directory=self.directory, why=error)
+        self._say_once(self.log.alarm, "life_files_unreadable", error, directory=self.directory)
         return error.strerror or str(error)
+
+    def _say_once(self, say: Callable[..., None], event: str, why: object, **what: object) -> None:
+        said = (*map(str, what.values()), str(why))
+        if said not in self._said:
+            self._said.add(said)
+            say(event, **what, why=why)
 
     def keep_old_lives(self, message: m.OldLives, descriptors: tuple[int, ...]) -> None:
         """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
@@ -238,7 +252,7 @@ class EvidenceShell(Shell):
             try:
                 self._look_at_old_life(name, LifeProbe.again(fd))
             except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
-                self.log.alarm("life_file_unreadable", name=name, why=error)
+                self._say_once(self.log.alarm, "life_file_unreadable", error, name=name)
             except OSError as error:
                 self._give_up_looking(name, error)
         close_all(descriptors)

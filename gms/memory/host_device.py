@@ -14,6 +14,7 @@ import os
 import secrets
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from gms.memory import DeviceError
@@ -66,13 +67,19 @@ def create_device(name: str, capacity: int, directory: Path | None = None) -> Pa
     return path
 
 
-def remove_device(name: str, directory: Path | None = None) -> None:
-    """Removes it with all its pages. Refused while a process has memory of it; one that isn't there is removed."""
+def remove_device(
+    name: str, directory: Path | None = None, just_before: Callable[[os.stat_result], None] = lambda _: None
+) -> None:
+    """Removes it with all its pages. Refused while a process has memory of it; one that isn't there is removed.
+    `just_before`: what is to be done once all of it is locked, and no process can have memory of it any more. It comes
+    first because a caller that is killed in between finds the device here, and can do all of it again.
+    """
     path = device_path(name, directory)
     with contextlib.suppress(FileNotFoundError), closing(open_device(path)) as fd:
         if not try_lock(fd, 0, _TO_THE_END):
             raise DeviceError(f"host:{name} can't be removed: {_in_use(fd)} bytes of it are in use")
         if same_file(fd, path):
+            just_before(os.fstat(fd))
             path.unlink()
 
 

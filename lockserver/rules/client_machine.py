@@ -11,7 +11,7 @@ The rules:
  3. A holder whose server is away goes on for as long as no other engine can be granted (C3). Under
     `--unsafe-presume-dead` a new server grants when its window is over: the holder ends before that, too.
  4. A rule about any process: C4.
- 5. Told that another holds, or refused: it ends at once.
+ 5. A holder of whose grant its server knows nothing ends at once. What is refused: C5.
  6. A rule about any process: C6.
  7. Giving up is asked for: the server says that it is withdrawn, or the grant came first and is taken. A server that is
     silent is not waited for; what it grants then, to a program that doesn't ask again, ends this process.
@@ -184,9 +184,6 @@ class ClientMachine:
     def _refused(self, why: str) -> None:
         if self.standing.link is Link.IN:
             self.wants.pop(ACTIVE, None)
-        elif ACTIVE in self.holds:
-            self.standing.lose(why)
-            return
         self.standing.refused(why)
 
     # -- what the program wants ------------------------------------------------------------------------------------

@@ -75,14 +75,12 @@ class Session(ProcessSession):
         return super().life_descriptors() + self._names
 
     def let_go(self) -> None:
+        """A server that finds the names free before the life lock, or the other way round, may grant at once: only a
+        process that has nothing on a device lets go of either, or a forked child, whose parent has both still.
+        """
         if self.may_let_go:
             close_all(self._names)
         super().let_go()
-
-    def deaf(self) -> None:
-        """A holder that can't hear that another one was granted must not go on."""
-        if ACTIVE in self.holds:
-            self._do_lost(c.Lost("this process has closed the descriptors of its lock client"))
 
     # -- what callers ask for --------------------------------------------------------------------------------------
 

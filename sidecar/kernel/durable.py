@@ -23,6 +23,8 @@ from typing import Self
 MOST_BYTES = 16 << 20
 _BLOCK = 4096
 _RENAME_EXCHANGE = 2
+NO_REGULAR_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""With these `regular` refuses a FIFO, a link (O_NOFOLLOW), a socket and a directory."""
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -44,6 +46,26 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+def regular(path: Path | str, flags: int, dir_fd: int | None = None) -> int:
+    """A descriptor of a regular file; an `opener`, too. Never waits for what has been put in its place (a FIFO would):
+    raises OSError.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def read(path: Path) -> bytes:
+    """What is in a regular file. Raises OSError, for one that is far too large as well."""
+    with open(path, "rb", buffering=0, opener=regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size} bytes")
+        return file.read()
+
+
 class DurableFile:
     """One file in a directory that this process has for itself."""
 
@@ -60,17 +82,9 @@ class DurableFile:
     def read(self) -> bytes | None:
         """What is in it; None when there is no such file. Raises OSError for what is no file, or is far too large."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for
+            return read(self.path)
         except FileNotFoundError:
             return None
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "it is no regular file")
-        with open(fd, "rb", buffering=0) as file:
-            if status.st_size > MOST_BYTES:
-                raise OSError(errno.EFBIG, f"it has {status.st_size} bytes")
-            return file.read()
 
     def reserve(self) -> None:
         """Sees to it that there is room for the next writes. Raises OSError where there is none."""
@@ -116,21 +130,18 @@ class DurableFile:
 
     def _open_spare(self, directory: int) -> int:
         """A regular file, whatever has been put in its place."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         try:
-            fd = os.open(self._spare, flags, 0o600, dir_fd=directory)
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return fd
-            os.close(fd)
+            return regular(self._spare, flags, directory)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            if error.errno not in NO_REGULAR_FILE:
                 raise
         try:
             os.unlink(self._spare, dir_fd=directory)
         except IsADirectoryError:  # whatever is in it is kept
             aside = f"{self._spare}.aside-{time.time_ns()}"
             os.rename(self._spare, aside, src_dir_fd=directory, dst_dir_fd=directory)
-        return os.open(self._spare, flags | os.O_EXCL, 0o600, dir_fd=directory)
+        return regular(self._spare, flags | os.O_EXCL, directory)
 
     def _change_names(self, directory: int) -> None:
         """What was in place becomes the spare."""
@@ -185,7 +196,7 @@ class DirectoryLock:
         return self
 
     def _open_and_lock(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             if self._lock(fd):
                 self._fd = fd
@@ -233,7 +244,7 @@ def nobody_has(directory: Path, name: str) -> Iterator[bool]:
     nothing is written: it may be another program's file.
     """
     try:
-        fd = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = regular(directory / name, os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         yield isinstance(error, FileNotFoundError | NotADirectoryError)
         return

@@ -31,6 +31,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from sidecar.kernel.durable import NO_REGULAR_FILE, regular
+
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux; l_pid must be 0 for OFD locks
 _READ_LOCK = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
 _ANY_LOCK = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # what a write lock would collide with: any other
@@ -274,17 +276,13 @@ def _path(directory: Path, name: str) -> Path:
 def _open(path: Path, mode: int) -> int | None:
     """None when there is no such regular file. Never waits (a FIFO would) and never follows a link."""
     try:
-        fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return regular(path, mode | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a directory: no life file
+        if error.errno in NO_REGULAR_FILE:
             return None
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    return fd
 
 
 def _inode(fd: int) -> tuple[int, int]:

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from engine_shim.cli import pair_look
+from engine_shim.cli.failover import main as failover
 from engine_shim.cli.pair_process import UP_LOCK, up_pid
 from engine_shim.cli.pair_status import redundancy, serving, waits_for
+from engine_shim.cli.up import CannotStart, PairFiles
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
@@ -144,6 +146,37 @@ def test_looking_takes_nothing(tmp_path: Path) -> None:
     with DirectoryLock(tmp_path, UP_LOCK):
         assert up_pid(tmp_path) == os.getpid()
     assert up_pid(tmp_path) is None
+
+
+OF_A_KILLED_PAIR = {
+    "up.lock": "", "up.json": '{"devices": []}', "holder.json": "{}", "server.lock": "", "gms/devices": "",
+    "gms/gms.lock": "", "engine/a.shim.sock": "", "engine/a.lock": "", "engine/a.shm_files": "",
+    "engine/a.scratch/elsewhere": "",
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", OF_A_KILLED_PAIR)
+def test_no_command_waits_for_a_fifo_in_place_of_a_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scratch, "directory", lambda run_dir, engine_id: run_dir / "engine" / f"{engine_id}.scratch")
+    for file, text in OF_A_KILLED_PAIR.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    codes = {
+        words[0]: failover([*words, "--run-dir", str(tmp_path)])
+        for words in (["status"], ["doctor"], ["kill", "active"], ["top", "--once", "--door", "127.0.0.1:1"], ["down"])
+    }
+    said = capsys.readouterr()
+    if name == UP_LOCK:
+        assert set(codes.values()) == {1} and f"{tmp_path / name} is no regular file: move it away" in said.err
+        with pytest.raises(CannotStart, match=r"up\.lock can't be used: it is no regular file"):
+            PairFiles(tmp_path)
+    else:
+        assert codes == {"status": 3, "doctor": 1, "kill": 1, "top": 1, "down": 0}, said
 
 
 # -- what another start doesn't mend -----------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """A second server that stands on evidence alone, and its client: a process registers, has its children vouched for, and
 asks to be bound; when its whole tree is proven gone, the server says so. It knows no lock, and writes nothing down.
 
-    python -m tests.evidence.cloakroom DIR ID     a guest: a main process with one child; says the child's pid
+    python -m tests.evidence.cloakroom DIR ID     a guest: a main process with one child; says the child's pid,
+                                                  and closes all that it has open when it gets SIGUSR1
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -282,6 +284,7 @@ def main(run_dir: str, engine_id: str) -> None:
     child = subprocess.Popen(["/bin/sleep", "1000"])
     guest.vouch_for(child.pid, 30.0)
     guest.raise_if_over(guest.ask(Ask(Want()), 30.0))
+    signal.signal(signal.SIGUSR1, lambda *_: os.closerange(3, 4096))
     print(child.pid, flush=True)
     threading.Event().wait()
 

@@ -1,17 +1,24 @@
 """Evidence carries a server that knows no lock: real sockets, real life locks, a real process that is killed."""
 
+import errno
 import math
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from evidence.rules import client_events as c
+from evidence.rules import events as e
 from evidence.rules import messages as m
 from evidence.rules.events import Received
 from evidence.rules.standing import Me
+from evidence.shell import lifefiles
+from sidecar.kernel.lifelock import LifeProbe
 from sidecar.machine.context import Time
+from sidecar.terminal.exit_codes import EX_LOST
 from tests.evidence.cloakroom import GuestMachine, Machine, Register, Server
 from tests.evidence.parts import NAME, peer
 from tests.support.processes import Process, Program
@@ -59,6 +66,55 @@ def test_a_guest_that_is_refused_ends() -> None:
     machine = GuestMachine(Me("a", "0" * 8, 1, True))
     machine.handle(c.Connected((1, 1)), 0.0)
     assert machine.handle(c.Heard(m.Refused(why="no")), 0.0) == [c.No("no")] and machine.deadline == math.inf
+
+
+def test_a_process_to_which_something_was_granted_ends_when_it_can_hear_nothing_any_more(
+    tmp_path: Path, guest: Program
+) -> None:
+    server = Server(tmp_path, "first")
+    try:
+        guest.out.next()
+        guest.send(signal.SIGUSR1)
+        assert guest.ends() == EX_LOST
+    finally:
+        server.end()
+
+
+def test_what_cant_be_looked_at_is_said_once_however_often_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tenth of a second it would be, while a grant waits for it."""
+    server = Server(tmp_path, "first")
+    server.end()
+
+    def refuses(*_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def said() -> list[int]:
+        for _ in range(2):
+            server.probe_strangers(e.ProbeStrangers(()))
+            server.probe_life(e.ProbeLife(NAME))
+        lines = server.words.getvalue().splitlines()
+        return [sum(f" life_file{plural}_unreadable " in line for line in lines) for plural in ("", "s")]
+
+    life = tmp_path / "life" / NAME
+    life.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(LifeProbe, "open", refuses)
+        assert said() == [1, 0]
+        patched.setattr(LifeProbe, "open", lambda *_: None)
+        life.unlink()
+        assert said() == [1, 0]
+        life.touch()
+        patched.setattr(LifeProbe, "open", refuses)
+        assert said() == [2, 0], "another one under that name"
+    with monkeypatch.context() as patched:
+        patched.setattr(lifefiles, "names", refuses)
+        assert said() == [2, 1]
+    assert said() == [2, 1]
+    monkeypatch.setattr(lifefiles, "names", refuses)
+    assert said() == [2, 2], "and again after it was in order"
+    server.stop_looking_at(NAME)
 
 
 def test_only_a_process_of_a_tree_shows_life_files_of_it() -> None:

@@ -1,5 +1,6 @@
 """Host devices are made, found and removed; and the filesystem under them is full."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from gms.memory.host_device import GRANULARITY, create_device, device_path, remo
 from gms.rules import record
 from gms.shell.device_names import take_unused
 from sidecar.kernel import host_usage
+from sidecar.kernel.durable import DurableFile
 from tests.gms.memory.host_stage import CAPACITY, crowd, process
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.processes import ROOT
@@ -154,9 +156,29 @@ def test_a_device_that_goes_takes_its_memory_out_of_the_state_file_and_leaves_th
         file.write_bytes(written := record.encode(record.Record(8, (*regions, other))))
         assert "in use" in remove(tmpfs / "run", ["host:0"], 0.0)[0] and file.read_bytes() == written
         owner.release(handle)
-    assert remove(tmpfs / "run", ["host:0"], 0.0) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(DurableFile, "write", _fails)
+        assert "host:0.json can't be changed: Input/output error" in remove(tmpfs / "run", ["host:0"], 0.0)[0]
+        assert (devices / "0").exists() and file.read_bytes() == written
+    with monkeypatch.context() as patched, pytest.raises(_Killed):
+        patched.setattr(Path, "unlink", _kills)
+        remove(tmpfs / "run", ["host:0"], 0.0)
+    assert record.decode(file.read_bytes()).region("weights") is None, "killed here, it has left nothing to wait for"
+    assert remove(tmpfs / "run", ["host:0"], 0.0) == [] and not (devices / "0").exists()
     left = record.decode(file.read_bytes())
     assert (left.given, left.regions) == (8, (record.Region("kv-0", "exclusive", token=5), other))
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _kills(*_: object, **__: object) -> None:
+    raise _Killed
+
+
+def _fails(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 # --- a filesystem that is full
