@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
+.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -81,6 +81,9 @@ hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of
 
 mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth, by-hand, tenth-by-hand: some of them
 	@$(python) -m tests.mutants $(if $(WHICH),--part $(WHICH))
+
+newcomer: $(venv) ## clones this into an empty directory and types what README and install.md say, with an empty home
+	@$(python) -m tests.tools.newcomer
 
 lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .
