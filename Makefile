@@ -97,8 +97,9 @@ release: lint test $(venv) ## wheel and source of both distributions, a bill of 
 	$(pytest) tests/tools/test_release.py
 	@$(python) -m tools.release
 
+# Not --quiet: with that mkdocs counts no warnings, and a link that leads nowhere is no error.
 docs: $(docs) ## the site of docs/, with a search, in build/site: python3 -m http.server -d build/site
-	@PYTHONPATH=. .venv-docs/bin/mkdocs build --quiet && echo build/site/index.html
+	@PYTHONPATH=. .venv-docs/bin/mkdocs build && echo build/site/index.html
 
 man: $(venv) ## man pages of all commands, from their --help, into build/man
 	@$(python) -m tools.man build/man

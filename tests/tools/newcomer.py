@@ -1,6 +1,6 @@
-"""`python -m tests.tools.newcomer`: clones this repository into an empty directory, and types there, with an empty home,
-what docs/using/install.md and the README say, word for word. Of the blocks that are marked `not run` those are typed
-that name this file. `make newcomer` calls it, and CI runs that.
+"""`python -m tests.tools.newcomer`: clones this repository into an empty directory, and types there, with an empty
+home, what docs/using/install.md and the README say, word for word. Of the blocks that are marked `not run` those are
+typed that name this file. `make newcomer` calls it, and CI runs that.
 
 If port 8000 is taken here, a free one stands for it. It prints what was said; the exit code is that of the first
 command that fails.
