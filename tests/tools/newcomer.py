@@ -6,8 +6,10 @@ If port 8000 is taken here, a free one stands for it. It prints what was said; t
 command that fails.
 """
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +28,7 @@ _WHOLE = """\
 for _ in {1..600}; do if failover status | grep -q '^redundancy *yes'; then break; fi; sleep 0.2; done
 failover status
 """
+_ENDS = "failover down\nwait $stays\n"
 _KEPT = "eval \"$(sed -n 's/^ *\\(.*failover.* down\\)\\( .*\\)\\?$/\\1/p' said | tail -1)\"\n"
 
 
@@ -36,15 +39,16 @@ def typed(page: Page) -> Iterator[str]:
     goes_on = False
     for block in page.blocks:
         if block.said == "stays":
-            staying.append(f"{{\n{block.text}}} &\n{_WHOLE}")
+            staying.append(f"{{\n{block.text}}} &\nstays=$!\n{_WHOLE}")
         elif OWN in block.said:
-            yield "failover down; wait\n" * goes_on + block.text + _KEPT * ("KEEP=1" in block.text)
+            yield _ENDS * goes_on + block.text + _KEPT * ("KEEP=1" in block.text)
             goes_on = False
         elif not block.said:
             goes_on = goes_on or bool(staying)
             yield "".join(staying) + block.text
             staying = []
-    yield "failover down; wait\n" * goes_on
+    if goes_on:
+        yield _ENDS
 
 
 def types(page: Page, where: Path, environment: dict[str, str], port: int) -> int:
@@ -56,7 +60,11 @@ def types(page: Page, where: Path, environment: dict[str, str], port: int) -> in
             ["bash", "-euo", "pipefail", "-c", text], cwd=where, env=environment, process_group=0,
             stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        code = shell.wait(DEADLINE_S)
+        try:
+            code = shell.wait(DEADLINE_S)
+        finally:  # what stays is in its group, where a command has failed
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
     print((where / "said").read_text(errors="replace"), flush=True)
     return code
 
