@@ -105,6 +105,7 @@ def test_a_pair_that_is_kept_answers_and_ends_with_the_command_that_is_printed(h
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(900)
 def test_it_plays_with_vllm_too(house: House) -> None:
     pytest.importorskip("vllm")
     demo = play_with(house, "import demo.story; demo.story.KILLS = {'vllm': 1}", "--engine", "vllm", "--json")
