@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
+.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -82,6 +82,9 @@ hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of
 mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth, by-hand, tenth-by-hand: some of them
 	@$(python) -m tests.mutants $(if $(WHICH),--part $(WHICH))
 
+newcomer: $(venv) ## clones this into an empty directory and types what README and install.md say, with an empty home
+	@$(python) -m tests.tools.newcomer
+
 lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -94,8 +97,9 @@ release: lint test $(venv) ## wheel and source of both distributions, a bill of 
 	$(pytest) tests/tools/test_release.py
 	@$(python) -m tools.release
 
+# Not --quiet: with that mkdocs counts no warnings, and a link that leads nowhere is no error.
 docs: $(docs) ## the site of docs/, with a search, in build/site: python3 -m http.server -d build/site
-	@PYTHONPATH=. .venv-docs/bin/mkdocs build --quiet && echo build/site/index.html
+	@PYTHONPATH=. .venv-docs/bin/mkdocs build && echo build/site/index.html
 
 man: $(venv) ## man pages of all commands, from their --help, into build/man
 	@$(python) -m tools.man build/man
@@ -107,8 +111,11 @@ clean: ## removes what the other targets made
 $(venv): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv
 
-$(docs): pyproject.toml requirements.lock tools/venv.sh
-	@tools/venv.sh .venv-docs mkdocs==1.6.1
+# With nothing of ours in it: the site is made from text alone.
+$(docs): $(venv)
+	@$(python) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check mkdocs==1.6.1
+	@touch $@
 
 $(chart): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2

@@ -142,16 +142,21 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
 
 def _refused_calls(pidfd: int) -> Iterator[Finding]:
     """What a seccomp profile refuses here, and what the lock lacks by that."""
+    refused = False
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         do = "allow it in the seccomp profile: else lockctl hold, vouch_for, and the look-up after a restart don't work"
+        refused = True
         yield warn("pidfd_open", f"refused here ({error.strerror})", do)
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except OSError as error:
         do = "allow it in the seccomp profile: else what outlives an engine's main process has to be killed by hand"
+        refused = True
         yield fail("pidfd_send_signal", f"refused here ({error.strerror})", do)
+    if not refused:
+        yield ok("seccomp", "pidfd_open and pidfd_send_signal are allowed")
 
 
 def _descriptors(patient: Patient) -> Iterator[Finding]:

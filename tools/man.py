@@ -11,7 +11,7 @@ from pathlib import Path
 from sidecar.terminal import completion
 from sidecar.terminal.names import VERSION
 
-_HEADING = re.compile(r"^(usage|[a-z ]+):\s*(.*)$")
+_HEADING = re.compile(r"^(usage|[a-z][a-z ]*):\s*(.*)$")
 
 
 def page(name: str, what: str, said: str) -> str:
@@ -19,8 +19,9 @@ def page(name: str, what: str, said: str) -> str:
     title = name.replace(" ", "-")
     lines = [f'.TH {title.upper()} 1 "" "gpu-failover {VERSION}"', ".SH NAME", f"{title} \\- {_roff(what)}"]
     inside = False
-    for line in said.rstrip().splitlines():
-        heading = _HEADING.match(line)
+    all_lines = said.rstrip().splitlines()
+    for before, line in zip(["", *all_lines], all_lines, strict=False):
+        heading = None if before else _HEADING.match(line)
         if heading is not None:
             named = "SYNOPSIS" if heading[1] == "usage" else heading[1].upper()
             lines += [".fi"] * inside + [f".SH {named}", ".nf"]

@@ -54,7 +54,7 @@ class Link(Enum):
 class Standing:
     now: float
     out: list[Any]
-    """Of the event in hand: `begin` says the time, and its effects come here."""
+    """What the event in hand leads to; `begin` says its time."""
     _to_return: set[str]
     """Incarnations of which a server that was not yet heard of may not know as much as was kept (`connected`)."""
 

@@ -17,6 +17,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -153,6 +154,7 @@ class Parser(argparse.ArgumentParser):
         if self._is_program:  # a sub-command has its program's
             self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
         self._environment = os.environ if environment is None else environment
+        self._given: list[str] = []
 
     def setting(
         self,
@@ -205,6 +207,11 @@ class Parser(argparse.ArgumentParser):
             getattr(options, "parser", self).error(f"unrecognized arguments: {' '.join(unknown)}")
         return options
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Keeps what was given: where a required flag is mistyped, argparse names that flag and not the word."""
+        self._given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(self._given, namespace)
+
     def error(self, message: str) -> NoReturn:
         """One line that says what is wrong and what may be meant, one that says where help is."""
         print(f"{self.prog}: {message}{self._meant(message)}\nsee: {self.prog} --help", file=sys.stderr)
@@ -214,7 +221,12 @@ class Parser(argparse.ArgumentParser):
         """The flag or command that a mistyped one in this message comes near; empty where none does."""
         found = re.search(r"(?:unrecognized arguments|known here): (.*)|invalid choice: '(.*?)'", message)
         known = [*self._option_string_actions, *(str(word) for each in self._actions for word in each.choices or ())]
-        for word in (found[1] or found[2]).split() if found is not None else ():
+        words = (found[1] or found[2]).split() if found is not None else []
+        if "arguments are required" in message:
+            words = [word for word in takewhile("--".__ne__, self._given) if word.startswith("--")]
+        for word in words:
+            if word.partition("=")[0] in known:
+                continue
             for near in difflib.get_close_matches(word.partition("=")[0], known, 1):
                 return f"; did you mean {near}?"
         return ""

@@ -104,6 +104,17 @@ def test_a_pair_that_is_kept_answers_and_ends_with_the_command_that_is_printed(h
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_it_plays_with_vllm_too(house: House) -> None:
+    pytest.importorskip("vllm")
+    demo = play_with(house, "import demo.story; demo.story.KILLS = {'vllm': 1}", "--engine", "vllm", "--json")
+    said = demo.out.rest()
+    assert demo.ends() == 0, demo.err.rest()
+    figures = json.loads(said.splitlines()[-1])
+    assert (figures["kills"], figures["failed"], figures["mismatched"]) == (1, 0, 0)
+
+
 @chaos
 def test_without_the_proof_an_engine_is_woken_too_early_and_has_no_memory(house: House) -> None:
     demo = house.run(sys.executable, "-m", "demo", "--no-proof")

@@ -46,7 +46,7 @@ def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
     house.holds("engine-a")
     code, checks = checked(house)
     names = {check["check"] for check in checks}
-    wanted = "kernel pidfds identity descriptors inotify clock GPUs directory filesystem space server"
+    wanted = "kernel pidfds seccomp identity descriptors inotify clock GPUs directory filesystem space server"
     wanted += " evidence memory leftovers"
     assert set(wanted.split()) | {"core dumps", "/dev/shm", "OFD locks", "life lock"} <= names
     failing = [check for check in checks if check["level"] == "FAIL"]

@@ -1,5 +1,6 @@
 """What a shell completes, and the man pages: both are read from the parsers of the installed commands."""
 
+import re
 import shutil
 import subprocess
 
@@ -18,6 +19,10 @@ CASES = {
     "lockctl sw": "switchover",
     "gateway --log-format ": "json text",
     "k8s-lint --k": "--kubernetes",
+}
+HEADINGS = {
+    *("NAME", "SYNOPSIS", "COMMANDS", "POSITIONAL ARGUMENTS", "OPTIONS"),
+    *("ENVIRONMENT", "EXAMPLE", "EXAMPLES", "EXIT CODES"),
 }
 BASH = """
 while read -r line; do
@@ -73,6 +78,7 @@ def test_each_command_has_a_man_page_that_groff_takes() -> None:
     assert {f"{program}.1" for program in PROGRAMS} < set(pages) and "failover-up.1" in pages
     for file, text in pages.items():
         assert ".SH SYNOPSIS\n" in text and ".SH OPTIONS\n" in text, file
+        assert set(re.findall(r"^\.SH (.*)", text, re.M)) <= HEADINGS, file
         if shutil.which("groff") is not None:
             words = ["groff", "-man", "-ww", "-Tutf8", "-rLL=130n"]
             done = subprocess.run(words, input=text, capture_output=True, text=True)

@@ -221,6 +221,8 @@ def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixt
         (["status", "--jsno"], "; did you mean --json?\n"),
         (["status", "--capcity=3"], "; did you mean --capacity?\n"),
         (["status", "--bogus"], "--bogus\n"),
+        (["serve", "--jsno", "--lisen", "x"], "required: --listen; did you mean --listen?\n"),
+        (["serve", "--", "--lisen", "x"], "required: --listen\n"),
         (["nothing"], ")\n"),
     ],
 )
@@ -231,6 +233,7 @@ def test_a_typo_is_told_what_may_be_meant(words: list[str], meant: str, capsys: 
     status.add_argument("--json", action="store_true")
     status.setting("--capacity", help="")
     status.set_defaults(parser=status)
+    commands.add_parser("serve").setting("--listen", help="", required=True)
     with pytest.raises(SystemExit):
         parser.parse_args(words)
     said = capsys.readouterr().err
