@@ -83,26 +83,6 @@ def test_an_engine_that_burns_processor_without_a_step_is_an_alarm_and_is_ended_
     a.until("Standby", ready=True)
 
 
-@pytest.mark.parametrize("fault", ["hang_init", "hang_wake"])
-def test_the_lock_server_is_killed_in_init_or_waking_and_the_engine_goes_on(house: House, fault: str) -> None:
-    lock = house.start_lock()
-    (house.faults("a") / fault).touch()
-    a = house.shim(TOY, "a")
-    a.until("Init" if fault == "hang_init" else "Waking", processes=1 if fault == "hang_init" else 3)
-    if fault == "hang_init":
-        until(lambda: (s := house.status()) is not None and s.permits["init"].holder, "it has the permit")
-    lock.kill()
-    lock.child.wait()
-    if fault == "hang_init":
-        (house.faults("a") / fault).unlink()
-        house.start_lock()
-        a.until("Active", starts=1)
-    else:
-        house.start_lock()
-        until(lambda: house.holder() == "a", "it still holds the lock")
-        a.until("Waking", starts=1)
-
-
 def test_without_a_lock_server_an_engine_waits_and_the_probes_answer(house: House) -> None:
     a = house.shim(TOY, "a")
     until(lambda: a.state()["processes"] == 1, "its main process is there")
@@ -300,7 +280,6 @@ def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house
     a.until("Active", redundant=True)
     assert house.lock is not None
     house.lock.kill()
-    house.lock.child.wait()
     path = house.run_dir / "lock.sock"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
