@@ -283,28 +283,6 @@ def test_a_writers_work_is_lost_with_its_server_and_it_is_told(house: House) -> 
         written(writer, 1)
 
 
-@pytest.mark.parametrize("awake", [True, False])
-def test_a_layout_outlives_its_server_with_a_reader_awake_or_asleep(house: House, awake: bool) -> None:
-    reader = commit(house, 5, 6)
-    before = house.status()
-    if not awake:
-        reader.sleep()
-    for _ in range(2):
-        house.kill()
-        house.start()
-        until(lambda: house.status().state == ("RO" if awake else "COMMITTED"), "it stands again")
-        after = house.status()
-        assert (after.generation, after.hash) == (before.generation, before.hash)
-        assert after.server_incarnation != before.server_incarnation
-        if not awake:
-            reader.wake(10)
-            assert reader.memory(1)[1] == 6
-            reader.sleep()
-        with house.client("late").read(10) as late:
-            assert late.memory(0)[0] == 5
-    assert reader.lost == ""
-
-
 def test_a_layout_of_many_slabs_is_read_and_handed_back_in_batches(house: House) -> None:
     with house.client().write(10) as writer:
         for _ in range(255):
