@@ -150,16 +150,6 @@ def test_looking_takes_nothing(tmp_path: Path) -> None:
 
 
 @chaos
-def test_an_init_that_fails_three_times_in_the_same_words_is_not_tried_again(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "fail_init").touch()
-    a = house.shim(TOY, "a")
-    assert a.code() == 64
-    assert a.said().count(" start ") == 3
-    assert "Init failed 3 times with the same words" in a.said().splitlines()[-1]
-
-
-@chaos
 def test_an_init_that_waits_for_memory_is_tried_again_and_again(house: House) -> None:
     house.start_lock()
     (house.faults("a") / "no_memory").touch()
@@ -167,18 +157,6 @@ def test_an_init_that_waits_for_memory_is_tried_again_and_again(house: House) ->
     until(lambda: a.state()["starts"] >= 4, "it goes on trying")
     (house.faults("a") / "no_memory").unlink()
     a.until("Active")
-
-
-@chaos
-def test_an_engine_that_is_killed_in_init_again_and_again_is_started_again(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "hang_init").touch()
-    a = house.shim(TOY, "a")
-    for number in (1, 2, 3, 4):
-        a.until("Init", starts=number, processes=1)
-        a.main().kill()
-    (house.faults("a") / "hang_init").unlink()
-    a.until("Active", starts=5)
 
 
 @chaos
