@@ -7,8 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lockserver.rules import messages as m
-from tests.chaos.house import House, reasons
+from tests.chaos.house import House
 from tests.support.root import needs_root
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 
@@ -102,22 +101,6 @@ def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then
     awaited, granted = (datetime.fromisoformat(server.history(e)[-1].at) for e in ("memory_awaited", "granted"))
     assert (granted - awaited).total_seconds() >= bound_s - 0.01
     assert "b is granted though the memory" in str(server.history("alarm")[-1].detail["text"])
-
-
-def test_a_watcher_is_told_that_memory_is_awaited(house: House) -> None:
-    """Not only who asks: at 3 a.m. somebody looks at `lockctl watch`."""
-    server = house.server(*house.with_memory(), "--memory-bound-s", "3600")
-    device = house.device("0", 1000)
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
-    a.hears("memory")
-    b.wants(needs={device: 600})
-    with server.observer() as observer:
-        observer.ask(m.Watch())
-        a.kill()
-        while not any("memory: b needs 600" in why for why in reasons(observer.next(m.Status, 5))):
-            pass
 
 
 def test_memory_that_becomes_free_within_the_bound_is_granted_then(house: House) -> None:

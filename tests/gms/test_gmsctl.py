@@ -69,15 +69,6 @@ def test_a_killed_server_is_told_from_none(container: Container) -> None:
     assert "start it again by themselves; where neither does: gms --run-dir" in err
 
 
-def test_a_stopped_server_is_named_as_silent(container: Container) -> None:
-    container.serves()
-    pid = container.server_pid()
-    os.kill(pid, signal.SIGSTOP)
-    code, out, err = container.ask("--answer-timeout-s", "0.2", "status")
-    assert (code, out) == (2, "")
-    assert f"is process {pid} stopped" in err
-
-
 def test_empty_is_1_and_says_what_to_do(container: Container) -> None:
     container.serves()
     code, out, err = container.ask("status")
