@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,9 @@ from gms.rules import messages as m
 from gms.rules.errors import Asleep
 from gms.shell.reader import Reader
 from gms.shell.writer import Writer
-from tests.gms.live import MIB, House, ask, houses, plain_layout
+from tests.gms.live import MIB, House, ask, plain_layout
 from tests.support.processes import ROOT
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    yield from houses()
 
 
 def commit(house: House, *fills: int, name: str = "w", engine: str = "writer", size: int = 2 * MIB) -> Reader:

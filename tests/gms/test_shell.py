@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,16 +14,11 @@ import pytest
 from gms.rules import messages as m
 from gms.shell.rundir import connect, directory
 from sidecar.wire.frames import close_all
-from tests.gms.container import SLAB, Caller, Container, containers, dead, descriptors, document, hello, kill
+from tests.gms.container import SLAB, Caller, Container, dead, descriptors, document, hello, kill
 from tests.support.children import Child
 from tests.support.waiting import until
 
 OBSERVE = m.Observe(protocol=m.PROTOCOL)
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def framed(body: bytes) -> bytes:

@@ -3,22 +3,16 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gms.rules import messages as m
 from gms.shell.rundir import directory, socket_path
-from tests.gms.container import CAPACITY, SLAB, Container, containers, dead, descriptors, kill
+from tests.gms.container import CAPACITY, SLAB, Container, dead, descriptors, kill
 from tests.support.waiting import until
 
 TWO = "host:0,host:1"
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def test_each_device_has_a_server_of_its_own(container: Container) -> None:
