@@ -3,16 +3,15 @@ when the test is over."""
 
 import os
 import resource
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.chaos import house as h
+from tests.gms.container import Container, containers
+from tests.support import tmpfs
 
 
 @pytest.fixture(scope="session")
@@ -22,17 +21,19 @@ def fork_server() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def house(fork_server: socket.socket, tmp_path: Path) -> Iterator[h.House]:
-    """On tmpfs, as in the pod, where there is one."""
-    shm = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="failover-chaos-", dir=shm if shm.is_dir() else tmp_path))
-    house = h.House(fork_server, directory)
-    try:
-        yield house
-    finally:
-        house.clear()
-        house.tell()
-        shutil.rmtree(directory)
+def house(fork_server: socket.socket) -> Iterator[h.House]:
+    with tmpfs.directory("chaos") as directory:
+        house = h.House(fork_server, directory)
+        try:
+            yield house
+        finally:
+            house.clear()
+            house.tell()
+
+
+@pytest.fixture
+def container() -> Iterator[Container]:
+    yield from containers()
 
 
 @pytest.fixture

@@ -726,10 +726,6 @@ class Engine:
                 if of in os.readlink(f"/proc/self/fd/{entry}"):
                     os.close(int(entry))
 
-    def do_fill_descriptors(self, upto: int) -> None:
-        while (fd := os.open("/dev/null", os.O_RDONLY)) < upto:
-            self.kept.append(fd)
-
     def do_use_up_descriptors(self) -> None:
         """As a busy front end does: whatever becomes free is taken by the next request, until `do_free_descriptors`."""
         full = threading.Event()

@@ -7,8 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lockserver.rules import messages as m
-from tests.chaos.house import House, reasons
+from tests.chaos.house import House
 from tests.support.root import needs_root
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 
@@ -69,37 +68,6 @@ def test_a_spawned_child_that_joins_after_its_parent_was_killed_is_refused_while
     assert b.granted()["dead"] == [True, True]
 
 
-def test_nobody_joins_a_holder_whose_connection_has_ended(house: House) -> None:
-    server = house.server()
-    a, b = house.engine(), house.engine("b")
-    tree = a.do("raw_start", run_dir=str(house.run_dir), engine_id="a")["tree"]
-    b.wants(watching=[a])
-    late = house.engine()
-    a.do("raw_close", part="socket")
-    server.fences("alive")
-    late.joins(tree)
-    late.never_hears("joined")  # its main process might be back in a moment
-    a.kill()
-    late.hears("refused")
-    assert b.granted()["dead"] == [True]
-
-
-def test_a_joined_child_that_cannot_die_yet_is_waited_for(house: House) -> None:
-    """It was killed, and hangs in the driver: its memory is still in use."""
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    worker = a.child("exec").joins(a.tree).joined()
-    b.wants(watching=[a, worker])
-    with dies_slowly(worker) as let_it_end:
-        a.kill()
-        hangs_in_exit(worker)
-        server.fences(f"process {worker.pid} of a is alive")
-        b.never_hears("granted")
-        let_it_end()
-    assert b.granted()["dead"] == [True, True]
-
-
 def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
     house.server()
     a, b = house.engine("a"), house.engine("b")
@@ -109,23 +77,6 @@ def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
     b.wants(watching=[a, worker])
     a.kill()
     assert b.granted()["dead"] == [True, True]
-
-
-def test_orphans_that_never_joined_keep_the_lock_from_everybody(house: House) -> None:
-    """vLLM: the API process killed, its engine core and workers still there. Here they are forked and hold memory."""
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    core = a.child("fork")
-    worker = core.child("fork")
-    worker.do("hold", size=MiB)
-    b.wants(watching=[a, core, worker])
-    a.kill()
-    core.kill()
-    server.fences("life lock of a.")
-    b.never_hears("granted")
-    worker.kill()
-    assert b.granted()["dead"] == [True, True, True]
 
 
 def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then_granted_with_an_alarm(
@@ -150,43 +101,6 @@ def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then
     awaited, granted = (datetime.fromisoformat(server.history(e)[-1].at) for e in ("memory_awaited", "granted"))
     assert (granted - awaited).total_seconds() >= bound_s - 0.01
     assert "b is granted though the memory" in str(server.history("alarm")[-1].detail["text"])
-
-
-def test_at_the_memory_bound_the_next_waiter_whose_need_fits_is_tried_first(house: House) -> None:
-    server = house.server(*house.with_memory(), "--memory-bound-s", "0.5")
-    device = house.device("0", 1000)
-    a, b, c = (house.engine(x) for x in "abc")
-    a.holds(needs={device: 600})
-    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
-    a.hears("memory")
-    b.wants(needs={device: 600})
-    server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b"])
-    c.wants(needs={device: 400})
-    server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b", "c"])
-    a.kill()
-    c.granted()
-    assert server.status().memory == "verified"
-    assert [w.engine_id for w in server.status().waiters] == ["b"], "it keeps its place"
-    os.close(a.fds.pop())
-    c.kill()
-    b.granted()
-    assert server.status().memory == "verified"
-
-
-def test_a_watcher_is_told_that_memory_is_awaited(house: House) -> None:
-    """Not only who asks: at 3 a.m. somebody looks at `lockctl watch`."""
-    server = house.server(*house.with_memory(), "--memory-bound-s", "3600")
-    device = house.device("0", 1000)
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
-    a.hears("memory")
-    b.wants(needs={device: 600})
-    with server.observer() as observer:
-        observer.ask(m.Watch())
-        a.kill()
-        while not any("memory: b needs 600" in why for why in reasons(observer.next(m.Status, 5))):
-            pass
 
 
 def test_memory_that_becomes_free_within_the_bound_is_granted_then(house: House) -> None:
@@ -233,21 +147,6 @@ def test_across_sibling_namespaces_a_member_that_cannot_be_killed_is_named_and_w
     assert not worker.dead
     worker.kill()
     assert b.granted()["dead"] == [True, True]
-
-
-def test_a_zombie_leader_whose_thread_lives_on_still_holds(house: House) -> None:
-    """Belief: a zombie in /proc is dead."""
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.do("hold", size=MiB)
-    token = a.holds()
-    a.do("end_main_thread")
-    b.wants(watching=[a])
-    b.never_hears("granted")
-    status = server.status()
-    assert status.state == "HELD" and status.holder is not None and status.holder.token == token
-    a.kill()
-    assert b.granted()["dead"] == [True]
 
 
 def test_a_zombie_leader_whose_files_are_closed_is_not_dead(house: House) -> None:

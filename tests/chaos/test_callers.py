@@ -13,10 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from evidence.rules.callers import MOST_OBSERVERS
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import connect
-from tests.chaos.house import Caller, Contenders, House, Observer, Server, held_by, patient_connect
+from tests.chaos.house import Contenders, House, Server, held_by, patient_connect
 from tests.support.chance import seeded
 from tests.support.processes import Process
 from tests.support.root import needs_root
@@ -54,37 +53,6 @@ def test_a_thousand_idle_connections_change_nothing_for_a_handoff(house: House, 
     assert b.granted()["dead"] == [True]
     for sock in sockets:
         sock.close()
-
-
-def late_observer_is_told(house: House) -> bool:
-    with Caller(house.run_dir, m.Observe(protocol=m.PROTOCOL)) as late:
-        late.ask(m.AskStatus())
-        answer = late.next((m.Busy, m.Status))
-        return isinstance(answer, m.Busy) and "observers" in answer.why
-
-
-def test_more_observers_than_the_cap_are_told_so_and_those_who_are_in_are_served_on(
-    house: House, many_descriptors: int
-) -> None:
-    if many_descriptors < MOST_OBSERVERS + 200:
-        pytest.skip(f"this user may open {many_descriptors} files; {MOST_OBSERVERS + 200} are needed to reach the cap")
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    b.wants(watching=[a])
-    with Observer(house.run_dir) as observer:
-        observer.status()
-        before = len(server.descriptors())
-        sockets = idle(house, MOST_OBSERVERS)
-        until(lambda: late_observer_is_told(house), "it has heard them all, and there is no room for another")
-        assert observer.status().state == "HELD"
-        a.kill()
-        assert b.granted()["dead"] == [True]
-        assert holder_of(observer.status()).engine_id == "b"
-        for sock in sockets:
-            sock.close()
-        until(lambda: len(server.descriptors()) < before, "the server has closed them too")
-        assert server.status().state == "HELD", "there is room again"
 
 
 def test_a_server_that_has_no_descriptors_left_serves_those_who_are_in_and_does_not_spin(house: House) -> None:
@@ -273,15 +241,6 @@ def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
     server.shows(lambda s: s.state == "HELD" and len(s.waiters) == 2)
     assert server.descriptors_with(connections=3) == before, "nothing is left of the flood"
     contenders.close()
-
-
-def test_half_a_frame_costs_its_sender_the_connection_in_time(house: House) -> None:
-    house.server()
-    sock = connect(house.run_dir)
-    sock.sendall(HELLO[:3])
-    assert readable(sock.fileno(), 30), "it is told, and cut off"
-    assert b"not finished" in sock.recv(1000)
-    sock.close()
 
 
 # -- foreign -----------------------------------------------------------------------------------------------------------

@@ -121,18 +121,6 @@ def test_a_process_that_asks_with_a_new_client_each_time_costs_the_server_nothin
     assert b.granted()["dead"] == [True]
 
 
-def test_giving_up_while_the_server_is_stopped_ends_too(house: House) -> None:
-    server = house.server(warm=True)
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    server.stop()
-    b.do("acquire", timeout_s=0.01)
-    until(lambda: b.heard("failed"), "it has given up")
-    server.go_on()
-    a.kill()
-    b.never_hears("lost")
-
-
 def test_a_forked_child_that_closes_the_client_takes_nothing_from_its_parent(house: House) -> None:
     server = house.server()
     a = house.engine("a")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.house import LONG_WINDOW, House
-from tests.support.slow_exits import dies_slowly, hangs_in_exit
+from tests.chaos.house import House
 from tests.support.status import holder_of
 from tests.support.waiting import until
 
@@ -63,18 +62,6 @@ def test_a_live_holder_finds_the_server_of_a_directory_that_was_made_anew(
     assert grant["dead"] == [True, True] and grant["token"] > token
 
 
-def test_a_holder_whose_directory_is_gone_serves_on_until_there_is_a_server_again(house: House) -> None:
-    """Where there is no server nobody can be granted; and the next one hears of it before it has settled."""
-    server = house.server("--settle-s", "0.5")
-    a = house.engine("a")
-    token = a.holds()
-    remove(house)
-    server.wait()
-    a.never_hears("lost", for_s=2.0)
-    status = house.server("--settle-s", "2").shows(lambda s: s.state == "HELD")
-    assert status.holder is not None and status.holder.token == token
-
-
 def test_a_waiter_whose_directory_is_gone_waits_for_the_next(house: House) -> None:
     house.server()
     a, b = house.engine("a"), house.engine("b")
@@ -106,22 +93,6 @@ def test_a_second_server_on_a_directory_is_refused_with_the_firsts_pid_and_distu
 # -- the same name again -----------------------------------------------------------------------------------------------
 
 
-def test_a_namesake_of_a_holder_that_dies_slowly_is_granted_neither_early_nor_never(house: House) -> None:
-    server = house.server()
-    a = house.engine("a")
-    a.holds()
-    worker = a.child("exec").joins(a.tree).joined()
-    with dies_slowly(worker) as let_it_end:
-        a.kill()
-        hangs_in_exit(worker)
-        again = house.engine("a")
-        again.wants(watching=[a, worker])
-        server.fences(f"process {worker.pid} of a is alive")
-        again.never_hears("granted")
-        let_it_end()
-    assert again.granted()["dead"] == [True, True]
-
-
 def test_namesakes_that_come_and_go_while_their_predecessor_dies_slowly_leave_nothing(house: House) -> None:
     server = house.server()
     a, b = house.engine("a"), house.engine("b")
@@ -138,23 +109,6 @@ def test_namesakes_that_come_and_go_while_their_predecessor_dies_slowly_leave_no
     keeper.kill()
     assert b.granted()["dead"] == [True, True]
     until(lambda: os.listdir(house.run_dir / "life") == [b.tree], "only the holder's life file is left")
-
-
-def test_a_namesake_of_a_holder_that_lives_waits_like_anybody(house: House) -> None:
-    server = house.server(*LONG_WINDOW)
-    a = house.engine("a")
-    token = a.holds()
-    again = house.engine("a")
-    again.wants(watching=[a])
-    server.shows(lambda s: s.waiters)
-    assert holder_of(server.status()).token == token
-    server.kill()
-    server = house.server(*LONG_WINDOW)
-    held = server.shows(lambda s: s.state == "HELD" and s.waiters)
-    assert held.holder is not None and (held.holder.token, held.holder.pid) == (token, a.pid)
-    again.never_hears("granted", for_s=0)
-    a.kill()
-    assert again.granted()["dead"] == [True]
 
 
 def test_a_directory_full_of_stale_life_files_does_not_keep_a_server_from_granting(house: House) -> None:

@@ -1,63 +1,32 @@
 """What a server that has restarted knows: of members that ended while nobody looked, of files that were restored, and
 tokens that never come twice."""
 
-import os
 import shutil
 
 import pytest
 
 from lockserver.shell.rundir import HOLDER, LIFE
 from tests.chaos.house import LONG_WINDOW, House
-from tests.support.status import holder_of
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
 
-def test_a_members_normal_end_is_no_obstacle_after_a_restart(house: House) -> None:
-    """The first server saw it, and has to write it down."""
+@pytest.mark.parametrize("worker_too", [True, False])
+def test_what_died_without_a_server_is_proven_gone_without_help_and_what_outlived_it_is_killed(
+    house: House, worker_too: bool
+) -> None:
+    """No waiter kept copies, no memory is read: the file names the processes, and the kernel knows them."""
     server = house.server(*LONG_WINDOW)
     a = house.engine("a")
     a.holds()
-    child = a.child("exec").joins(a.tree).joined()
-    child.kill()
-    until(lambda: len(holder_of(server.status()).members) == 1, "its end is seen")
-    server.kill()
-    server = house.server(*LONG_WINDOW)
-    server.shows(lambda s: s.state == "HELD")
-    b = house.engine("b")
-    b.wants(watching=[a])
-    a.kill()
-    assert b.granted()["dead"] == [True]
-
-
-def test_a_member_that_ends_while_there_is_no_server_is_no_obstacle(house: House) -> None:
-    server = house.server(*LONG_WINDOW)
-    a = house.engine("a")
-    a.holds()
-    child = a.child("exec").joins(a.tree).joined()
-    server.kill()
-    child.kill()
-    server = house.server(*LONG_WINDOW)
-    server.shows(lambda s: s.state == "HELD")
-    b = house.engine("b")
-    b.wants(watching=[a, child])
-    a.kill()
-    assert b.granted()["dead"] == [True, True]
-
-
-def test_everything_that_died_while_there_was_no_server_is_proven_gone_without_anybodys_help(house: House) -> None:
-    """Nobody kept copies, nobody reads memory: the file names the processes, and the kernel knows them."""
-    server = house.server(*LONG_WINDOW)
-    a = house.engine("a")
-    a.holds()
-    child = a.child("exec").joins(a.tree).joined()
+    worker = a.child("exec").joins(a.tree).joined()
     server.kill()
     a.kill()
-    child.kill()
+    if worker_too:
+        worker.kill()
     house.server(*LONG_WINDOW)
     b = house.engine("b")
-    b.wants(watching=[a, child])
+    b.wants(watching=[a, worker])
     assert b.granted()["dead"] == [True, True]
 
 
@@ -99,28 +68,6 @@ def test_an_older_holder_file_ends_nobody_and_no_token_comes_twice(house: House)
     b.kill()
     grant = c.granted()
     assert grant["dead"] == [True] and grant["token"] > token
-
-
-@pytest.mark.parametrize("what", ["restored", "lost"])
-def test_tokens_grow_though_the_file_is(house: House, what: str) -> None:
-    server = house.server()
-    a = house.engine("a")
-    first = a.holds()
-    older = house.directory / "backup"
-    shutil.copy(house.run_dir / HOLDER, older)
-    b = house.engine("b")
-    b.wants()
-    a.kill()
-    second = b.granted()["token"]
-    server.kill()
-    b.kill()
-    if what == "restored":
-        shutil.copy(older, house.run_dir / HOLDER)
-    else:
-        os.unlink(house.run_dir / HOLDER)
-    house.server("--settle-s", "0.05")
-    c = house.engine("c")
-    assert c.holds() > second > first
 
 
 def test_a_full_disk_keeps_no_grant_from_being_written(house: House, small_tmpfs: None) -> None:
@@ -187,18 +134,3 @@ def test_life_files_that_cannot_be_read_are_no_proof_that_nobody_has_one(house: 
     server.fences("held by a process that has not registered")
     a.kill()
     assert b.granted()["dead"] == [True]
-
-
-def test_a_worker_that_outlives_a_main_process_that_died_with_the_server_is_killed_by_the_next_server(
-    house: House,
-) -> None:
-    server = house.server(*LONG_WINDOW)
-    a = house.engine("a")
-    a.holds()
-    worker = a.child("exec").joins(a.tree).joined()
-    server.kill()
-    a.kill()
-    house.server(*LONG_WINDOW)
-    b = house.engine("b")
-    b.wants(watching=[a, worker])
-    assert b.granted()["dead"] == [True, True]

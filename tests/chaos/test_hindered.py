@@ -11,7 +11,7 @@ import pytest
 from gms.rules import messages as gm
 from lockserver.shell.rundir import SOCKET
 from tests.chaos.house import House
-from tests.gms.container import Container, containers, hello
+from tests.gms.container import Container, hello
 from tests.support.seccomp import through
 from tests.support.waiting import until
 
@@ -64,11 +64,6 @@ def test_a_holder_that_never_hears_its_grant_is_an_alarm(house: House) -> None:
     assert status.state == "HELD" and "refused" in status.alarms[0] and not a.heard("granted")
     a.kill()
     server.shows(lambda s: not s.alarms, "it ends with the connection")
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def test_gms_without_descriptors_says_so_until_it_has_some_again(container: Container) -> None:

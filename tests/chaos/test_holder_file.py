@@ -11,7 +11,6 @@ import pytest
 
 from lockserver.shell.rundir import HOLDER
 from tests.chaos.house import House, Server, Waiter
-from tests.support.chance import seeded
 from tests.support.root import needs_root
 
 pytestmark = pytest.mark.chaos
@@ -71,27 +70,6 @@ def test_a_truncated_holder_file_leaves_the_lock_with_its_holder(house: House) -
     victim.comes_back()
 
 
-def test_random_corruptions_of_the_holder_file_leave_the_lock_with_its_holder(house: House) -> None:
-    random = seeded()
-    victim = Victim(house)
-    for round in range(100):
-        data = bytearray(victim.data)
-        for _ in range(random.choice([1, 1, 2, 8])):
-            at = random.randrange(len(data))
-            change = random.randrange(3)
-            if change == 0:
-                data[at] ^= 1 << random.randrange(8)
-            elif change == 1:
-                del data[at : at + random.randrange(1, 9)]
-            else:
-                data[at:at] = random.randbytes(random.randrange(1, 9))
-        if bytes(data) != victim.data:
-            victim.tears(bytes(data))
-        if round % 10 == 0:
-            victim.comes_back()
-    victim.comes_back()
-
-
 @pytest.mark.parametrize(
     "data",
     [b"{}", b"null", b"[]", b"\0" * 4096, b"\xff\xfe", b'{"version": 2}', b"x" * (2 << 20)],
@@ -100,17 +78,6 @@ def test_random_corruptions_of_the_holder_file_leave_the_lock_with_its_holder(ho
 def test_something_else_in_the_holder_file_leaves_the_lock_with_its_holder(house: House, data: bytes) -> None:
     victim = Victim(house)
     victim.tears(data)
-    victim.comes_back()
-
-
-def test_a_directory_in_the_holder_files_place_leaves_the_lock_with_its_holder(house: House) -> None:
-    victim = Victim(house)
-
-    def put() -> None:
-        victim.file.unlink()
-        victim.file.mkdir()
-
-    victim.finds(put, "a directory")
     victim.comes_back()
 
 
@@ -188,23 +155,6 @@ def test_on_a_full_disk_nobody_is_granted_and_as_soon_as_there_is_room_somebody_
         assert sorted(os.listdir(house.run_dir / "life")) == [b.tree], (
             "the dead holder's file has gone, and no temporary stays"
         )
-
-
-@disks
-def test_on_a_full_disk_nobody_joins_the_holder_and_as_soon_as_there_is_room_everybody_does(
-    house: House, disk: Disk
-) -> None:
-    with disk(house) as (server, full):
-        a = house.engine("a")
-        a.holds()
-        worker = a.child("exec")
-        full(True)
-        worker.joins(a.tree)
-        server.shows(lambda s: any("can't be written" in alarm for alarm in s.alarms))
-        worker.never_hears("joined", for_s=0.8)
-        full(False)
-        worker.joined()
-        a.never_hears("lost", for_s=0)
 
 
 @disks

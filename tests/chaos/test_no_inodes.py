@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import House, Server
-from tests.gms.container import SLAB, Container, containers
+from tests.gms.container import SLAB, Container
 from tests.support.root import needs_root
 
 pytestmark = [pytest.mark.chaos, pytest.mark.root, needs_root]
@@ -58,11 +58,6 @@ def test_the_next_server_starts_and_a_standby_is_granted(house: House, ends: Cal
         a.kill()
         assert b.granted()["dead"] == [True]
         assert not server.status().alarms
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def test_gms_starts_again(container: Container) -> None:

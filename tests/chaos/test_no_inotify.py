@@ -4,12 +4,11 @@ and say so until there are instances again."""
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.chaos.house import House
-from tests.gms.container import Container, containers
+from tests.gms.container import Container
 from tests.support.seccomp import through
 from tests.support.waiting import until
 
@@ -72,11 +71,6 @@ def test_a_directory_that_is_replaced_is_noticed_all_the_same(house: House, refu
     shutil.move(house.run_dir, house.directory / "elsewhere")
     assert house.exit_code(server) == 1
     assert "was replaced" in house.log.read_text()
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def test_gms_starts_and_says_so_and_writes_a_deleted_file_again(container: Container) -> None:

@@ -3,13 +3,12 @@ ends with a traceback, and what can't be done is said."""
 
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from gms.rules import messages as gm
 from tests.chaos.house import House
-from tests.gms.container import Container, containers, hello
+from tests.gms.container import Container, hello
 from tests.support.seccomp import through
 
 pytestmark = pytest.mark.chaos
@@ -44,11 +43,6 @@ def test_a_leftover_that_the_server_may_not_kill_is_an_alarm_that_says_why(house
     leftover.kill()
     assert b.granted()["dead"] == [True, True]
     server.shows(lambda s: not s.alarms)
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 @REFUSALS

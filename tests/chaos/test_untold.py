@@ -1,6 +1,5 @@
 """What the holder file doesn't tell: it is an older copy, or lost, or says more than anybody was told."""
 
-import contextlib
 import shutil
 import sys
 import time
@@ -9,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockserver.rules import record
-from sidecar.kernel.lifelock import LifeLock
 from tests.chaos import dies_after_writing
-from tests.chaos.house import Engine, House, Server, reasons
+from tests.chaos.house import Engine, House, Server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -33,25 +31,6 @@ def file_from_before_the_first_grant(house: House, engine: Engine) -> bytes:
 def restore(house: House, older: bytes) -> Server:
     (house.run_dir / "holder.json").write_bytes(older)
     return house.server(warm=True)
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_a_standby_that_brings_its_own_workers_first_does_not_end_the_holder(house: House, number: int) -> None:
-    """Who knocks first is chance: three times. (`test_recovery_table.py` has both orders.)"""
-    house.defaults = SLOW
-    server = house.server(warm=True)
-    holder = house.engine("a")
-    older = file_from_before_the_first_grant(house, holder)
-    token = holder.holds()
-    standby = house.engine("b")
-    standby.child("exec").joins().joined()
-    standby.wants()
-    server.shows(lambda status: bool(status.waiters))
-    server.kill()
-    server = restore(house, older)
-    held = server.shows(lambda status: status.state == "HELD" and bool(status.waiters))
-    assert held.holder is not None and (held.holder.engine_id, held.holder.token) == ("a", token)
-    assert not holder.heard("lost") and not standby.heard("granted")
 
 
 def test_without_a_file_a_holder_that_was_stopped_is_taken_back_whatever_a_standby_knew(house: House) -> None:
@@ -92,19 +71,6 @@ def test_a_worker_that_lives_is_waited_for_where_the_file_names_nobody(house: Ho
     worker.kill()
     assert standby.hears("granted")["dead"] == [True]
     assert not server.status().alarms
-
-
-def test_a_life_lock_that_was_taken_since_the_last_look_is_seen(house: House) -> None:
-    device = house.device("gpu", 1 << 20)
-    house.defaults = ("--settle-s", str(SETTLE_S), *house.with_memory())
-    server = house.server(warm=True)
-    engine = house.engine("b")
-    engine.wants(needs={device: 1000})
-    server.shows(lambda status: bool(status.waiters))
-    with contextlib.closing(LifeLock.create(house.run_dir / "life", f"x.{'0' * 16}")):
-        time.sleep(SETTLE_S)
-        assert not engine.heard("granted") and any("life lock of x." in why for why in reasons(server.status()))
-    engine.hears("granted")
 
 
 def test_a_grant_that_nobody_was_told_is_made_anew_and_not_beside_another_pair(house: House) -> None:

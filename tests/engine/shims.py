@@ -63,6 +63,10 @@ class Program(Process):
             )
         super().__init__(self.child.pid)
 
+    def kill(self) -> None:
+        super().kill()
+        self.child.wait()
+
     def code(self) -> int:
         """Its exit code, when it has ended."""
         self.wait()
@@ -193,7 +197,6 @@ class House:
         running = self.lock if server == "lock" else self.gms
         assert running is not None
         running.kill()
-        running.child.wait()
         if server == "lock":
             self.start_lock(*kind.lock)
         else:
@@ -223,6 +226,16 @@ class House:
         b = self.shim(kind, "b", *more, arguments=arguments)
         b.until("Standby", ready=True)
         return a, b
+
+    def in_turn(self, a: Shim, b: Shim) -> tuple[Shim, Shim]:
+        """The one that serves, and the one that is ready to, as soon as it is so."""
+        until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")
+        return (a, b) if self.holder() == "a" else (b, a)
+
+    def switchover(self) -> None:
+        asked = Program(self, "switchover", "lockserver.cli.lockctl", "--run-dir", str(self.run_dir), "switchover")
+        self.add(asked)
+        assert asked.code() == 0, asked.said()
 
     def until_announced(self, shim: Shim) -> None:
         """It serves, and the lock server has heard of it: the shim may know of it earlier."""
@@ -294,8 +307,7 @@ class House:
     def close(self) -> None:
         for program in self.programs:
             program.signal(signal.SIGCONT)
-            program.signal(signal.SIGKILL)
-            program.child.wait()
+            program.kill()
         left = self.processes
         try:
             until(lambda: not left(), "everything ends with its shim")

@@ -56,7 +56,6 @@ def test_a_worker_that_outlives_its_main_process_and_its_shim_is_killed_before_t
     main.wait()
     b.until("Active", ready=True)
     assert worker.dead
-    a.child.wait()
     settled(house, REFERENCE, b, house.shim(REFERENCE, "a"))
 
 

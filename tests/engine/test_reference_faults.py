@@ -78,7 +78,6 @@ def test_a_server_that_stays_away_for_a_while_costs_a_serving_pair_nothing(house
     program = house.lock if server == "lock" else house.gms
     assert program is not None
     program.kill()
-    program.child.wait()
     for shim in (a, b):
         until(partial(longer, shim, shim.state()["for_s"] + 2), "two beats have passed")
     assert a.get("/ready")[0] == 200
@@ -99,14 +98,12 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
     a, b = house.pair(REFERENCE, arguments=("--wake-timeout-s", "1"))
     assert house.gms is not None
     house.gms.kill()
-    house.gms.child.wait()
     a.main().kill()
     until(lambda: b.state()["deaths"] >= 1, "the wake is given up")
     assert "failed in waking: NotInTime" in b.said() and not house.endpoint()
     assert "Traceback" not in b.said()
     house.start_gms(REFERENCE)
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "the pair is whole again")
-    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    active, standby = house.in_turn(a, b)
     settled(house, REFERENCE, active, standby)
 
 
@@ -135,18 +132,6 @@ def comers(weights: Weights | None) -> list[str]:
 
 def longer(shim: Shim, than_s: float) -> bool:
     return bool(shim.state()["for_s"] > than_s)
-
-
-def test_a_wake_that_hangs_is_ended_at_its_bound_and_the_other_serves(house: House) -> None:
-    a, b = house.pair(REFERENCE)
-    b.signal(signal.SIGTERM)
-    b.code()
-    hanging = house.shim(REFERENCE, "b", "--waking-timeout-s", "2", arguments=("--wake-delay-s", "3600"))
-    hanging.until("Standby", ready=True)
-    a.main().kill()
-    hanging.until("Waking")
-    until(lambda: "the wake took longer than 2 s" in hanging.said(), "its bound")
-    settled(house, REFERENCE, a, hanging)
 
 
 def test_a_worker_that_is_stopped_while_it_has_work_is_noticed_within_the_bound(house: House) -> None:
@@ -270,8 +255,7 @@ def test_one_side_starts_slowly_and_the_other_waits_only_for_what_it_needs(house
     b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "3") if slow == "b" else ())
     until(lambda: b.state()["processes"] >= 1, "b is there first")
     a = house.shim(REFERENCE, "a", arguments=("--init-delay-s", "3") if slow == "a" else ())
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "both have got there")
-    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    active, standby = house.in_turn(a, b)
     settled(house, REFERENCE, active, standby)
     before = active.tree()
     active.main().kill()
@@ -286,13 +270,11 @@ def test_roles_can_be_the_other_way_round_and_change_between_two_starts(house: H
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a", role="shadow")
     b = house.shim(REFERENCE, "b", role="primary")
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")
-    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    active, standby = house.in_turn(a, b)
     settled(house, REFERENCE, active, standby)
     for _ in range(2):  # whoever serves goes, and comes back in the other role
         role = {"primary": "shadow", "shadow": "primary"}[active.state()["role"]]
         active.kill()
-        active.child.wait()
         standby.until("Active", ready=True)
         active, standby = standby, house.shim(REFERENCE, active.engine_id, role=role)
         standby.until("Standby", ready=True)
@@ -304,8 +286,7 @@ def test_two_primaries_are_a_pair_too(house: House) -> None:
     house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a, b = (house.shim(REFERENCE, engine_id, role="primary") for engine_id in ("a", "b"))
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")
-    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    active, standby = house.in_turn(a, b)
     settled(house, REFERENCE, active, standby)
     active.main().kill()
     standby.until("Active", ready=True)

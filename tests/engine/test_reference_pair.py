@@ -2,20 +2,19 @@
 every state, memory that isn't free, the other one's start or wake in the middle of it.
 """
 
-import contextlib
 import json
 import os
 import signal
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from gms.memory.host import HostMemory
 from lockserver.rules.messages import KeptRoom
 from reference_engine.places import BLOCK
-from sidecar.kernel import process_tree
+from tests.engine import census
 from tests.engine.kinds import PROMPT, REFERENCE, there
-from tests.engine.shims import House, Program, Shim
+from tests.engine.shims import House, Shim
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
@@ -27,10 +26,6 @@ def tokens(house: House) -> list[int]:
     found: list[int] = choice["token_ids"]
     assert len(found) == PROMPT["max_tokens"]
     return found
-
-
-def other(house: House, a: Shim, b: Shim) -> tuple[Shim, Shim]:
-    return (a, b) if house.holder() == "a" else (b, a)
 
 
 def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_and_the_tokens(house: House) -> None:
@@ -49,9 +44,7 @@ def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_a
     assert room is not None and room.block == BLOCK and room.tokens % BLOCK == 0 < room.tokens
     b = house.shim(REFERENCE, "b")
     b.until("Standby", ready=True)
-    asked = Program(house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover")
-    house.add(asked)
-    assert asked.code() == 0, asked.said()
+    house.switchover()
     house.until_announced(b)
     assert adopted(b, wakes=1) and tokens(house) == before
     a.until("Standby", ready=True)
@@ -77,67 +70,25 @@ def adopted(shim: Shim, *, wakes: int) -> bool:
 def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house: House) -> None:
     a, b = house.pair(REFERENCE)
     before = tokens(house)
+    count = partial(census.count, house, (a, b))
     wakes = {"a": 0, "b": 0}
     first: dict[str, int] = {}
     resident = 0
     for turn in range(1 + TURNS):
-        active, standby = other(house, a, b)
-        asked = Program(house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover")
-        house.add(asked)
-        assert asked.code() == 0, asked.said()
+        active, standby = house.in_turn(a, b)
+        house.switchover()
         house.until_announced(standby)
         wakes[standby.engine_id] += 1
         assert adopted(standby, wakes=wakes[standby.engine_id]) and tokens(house) == before
         active.until("Standby", ready=True)
         if turn == 0:
             assert a.get("/live")[0] == b.get("/live")[0] == 200  # a port's thread begins with its first client
-            until(lambda: counted(house) == counted(house), "all connections of the last change are made, or closed")
-            first, resident = counted(house), lasting_bytes(house, a, b)
-    until(lambda: all(counted(house)[name] <= first[name] for name in first), f"no more than after one turn: {first}")
-    more = lasting_bytes(house, a, b) - resident
-    print(f"{TURNS} more turns: {counted(house)}, before them {first}; servers and shims have {more >> 10} KiB more")
-    assert more < 16 << 20
-
-
-def counted(house: House) -> dict[str, int]:
-    """What must not grow."""
-    processes = house.processes()
-    descriptors = 0
-    for pid in processes:
-        with contextlib.suppress(OSError):  # it has just ended
-            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
-    files = [Path(place, name) for place, _, names in os.walk(house.directory) for name in names]
-    device = HostMemory("0", house.devices)
-    used = device.capacity() - device.free()
-    device.close()
-    return {"processes": len(processes), "descriptors": descriptors, "files": len(files), "bytes of the device": used}
-
-
-def lasting_bytes(house: House, *shims: Shim) -> int:
-    """Resident memory of those that live on: servers and shims."""
-    assert house.lock is not None and house.gms is not None
-    servers = [house.lock.pid, house.gms.pid, *process_tree.descendants(house.gms.pid)]
-    pages = [
-        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (*servers, *(shim.pid for shim in shims))
-    ]
-    return sum(pages) * os.sysconf("SC_PAGESIZE")
-
-
-def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: House) -> None:
-    a, b = house.pair(REFERENCE)
-    before = tokens(house)
-    for _ in range(2):
-        gms = house.gms
-        assert gms is not None
-        gms.kill()
-        gms.child.wait()
-        assert tokens(house) == before, "an awake engine needs no GMS"
-        house.start_gms(REFERENCE)
-    a.main().kill()
-    b.until("Active", ready=True)
-    assert tokens(house) == before
-    assert b.state()["deaths"] == 0
-    a.until("Standby", ready=True)
+            until(lambda: count() == count(), "all connections of the last change are made, or closed")
+            first, resident = count(), sum(census.resident(house, (a, b)).values())
+    until(lambda: not census.grown(count(), first, TURNS), f"no more than after one turn: {first}")
+    more = sum(census.resident(house, (a, b)).values()) - resident
+    print(f"{TURNS} more turns: {count()}, before them {first}; servers and shims have {more >> 10} KiB more")
+    assert more < census.MOST_MORE
 
 
 def test_gms_is_killed_while_an_engine_wakes_or_starts_and_the_pair_recovers_by_itself(house: House) -> None:
@@ -161,7 +112,6 @@ def test_everything_but_the_disk_is_killed_and_the_pair_comes_back(house: House)
     before = tokens(house)
     for program in house.programs:
         program.kill()
-        program.child.wait()
     house.start_lock("--memory", "host", "--window-s", "1")
     house.pair(REFERENCE)
     assert tokens(house) == before
@@ -181,7 +131,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tr
     until(lambda: a.state()["deaths"] >= 1, "there is no room for its KV cache")
     assert "failed in waking" in a.state()["last_end"]
     memory.release(hog)
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "now there is room")
+    house.in_turn(a, b)
     assert tokens(house)
 
 
@@ -194,7 +144,7 @@ def test_the_active_is_killed_while_the_other_initialises(house: House) -> None:
     b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "2"))
     until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")
     a.main().kill()
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "the pair is whole again")
+    house.in_turn(a, b)
     assert tokens(house) == before
 
 
@@ -203,8 +153,7 @@ def test_a_standby_is_started_anew_during_the_others_wake(house: House) -> None:
     house.start_gms(REFERENCE)
     slow = ("--wake-delay-s", "2")
     a, b = (house.shim(REFERENCE, engine_id, arguments=slow) for engine_id in ("a", "b"))
-    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one waits")
-    active, standby = other(house, a, b)
+    active, standby = house.in_turn(a, b)
     before = tokens(house)
     active.main().kill()
     standby.until("Waking")

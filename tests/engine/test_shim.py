@@ -34,24 +34,6 @@ def test_a_wake_that_hangs_is_ended_at_its_bound_and_the_other_serves(house: Hou
     a.until("Standby", ready=True)
 
 
-def test_a_wake_that_fails_is_the_end_of_that_engine(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "fail_wake").touch()
-    a = house.shim(TOY, "a")
-    until(lambda: a.state()["deaths"] >= 2, "it fails and is tried again")
-    assert "failed in waking: MemoryError: a fault in wake" in a.state()["last_end"]
-    house.shim(TOY, "b").until("Active", ready=True)
-
-
-def test_init_has_its_bound(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "hang_init").touch()
-    a = house.shim(TOY, "a", "--init-timeout-s", "2")
-    until(lambda: "Init took longer than 2 s" in a.said(), "it is ended at the bound")
-    (house.faults("a") / "hang_init").unlink()
-    a.until("Active", ready=True)
-
-
 def test_a_standby_that_is_not_well_is_not_ready_and_starts_again(house: House) -> None:
     _, b = house.pair(TOY)
     (house.faults("b") / "unwell").touch()
@@ -60,15 +42,6 @@ def test_a_standby_that_is_not_well_is_not_ready_and_starts_again(house: House) 
     until(lambda: b.state()["starts"] == 2, "it starts again")
     (house.faults("b") / "unwell").unlink()
     b.until("Standby", ready=True)
-
-
-def test_an_engine_that_makes_no_progress_is_ended(house: House) -> None:
-    a, b = house.pair(TOY, "--stall-s", "3")
-    (house.faults("a") / "stall").touch()
-    b.until("Active", ready=True)
-    until(lambda: "no step finished for 3 s" in a.said(), "it says why")
-    (house.faults("a") / "stall").unlink()
-    a.until("Standby", ready=True)
 
 
 def test_an_engine_that_burns_processor_without_a_step_is_an_alarm_and_is_ended_later(house: House) -> None:
@@ -81,26 +54,6 @@ def test_an_engine_that_burns_processor_without_a_step_is_an_alarm_and_is_ended_
     until(lambda: "no step finished for 8 s, though it used processors" in a.said(), "it says why")
     (house.faults("a") / "stall").unlink()
     a.until("Standby", ready=True)
-
-
-@pytest.mark.parametrize("fault", ["hang_init", "hang_wake"])
-def test_the_lock_server_is_killed_in_init_or_waking_and_the_engine_goes_on(house: House, fault: str) -> None:
-    lock = house.start_lock()
-    (house.faults("a") / fault).touch()
-    a = house.shim(TOY, "a")
-    a.until("Init" if fault == "hang_init" else "Waking", processes=1 if fault == "hang_init" else 3)
-    if fault == "hang_init":
-        until(lambda: (s := house.status()) is not None and s.permits["init"].holder, "it has the permit")
-    lock.kill()
-    lock.child.wait()
-    if fault == "hang_init":
-        (house.faults("a") / fault).unlink()
-        house.start_lock()
-        a.until("Active", starts=1)
-    else:
-        house.start_lock()
-        until(lambda: house.holder() == "a", "it still holds the lock")
-        a.until("Waking", starts=1)
 
 
 def test_without_a_lock_server_an_engine_waits_and_the_probes_answer(house: House) -> None:
@@ -126,17 +79,6 @@ def test_the_exit_mode_is_decision_2_to_the_letter(house: House) -> None:
         process.wait()
 
 
-def test_a_drain_that_hangs_is_ended_at_its_bound(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "hang_drain").touch()
-    a = house.shim(TOY, "a", "--drain-s", "1")
-    a.until("Active")
-    a.signal(signal.SIGTERM)
-    a.until("Draining")
-    until(lambda: house.endpoint() == "", "the endpoint is withdrawn first")
-    assert a.code() == 0
-
-
 def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_its_drain_hangs(house: House) -> None:
     """Called off by the end of whoever asked for it."""
     a, b = house.pair(TOY)
@@ -158,25 +100,6 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
     house.add(asked)
     assert asked.code() == 0, asked.said()
     b.until("Active", ready=True)
-
-
-def test_told_twice_it_ends_at_once(house: House) -> None:
-    house.start_lock()
-    (house.faults("a") / "hang_drain").touch()
-    a = house.shim(TOY, "a", "--drain-s", "3600")
-    a.until("Active")
-    a.signal(signal.SIGINT)
-    a.until("Draining")
-    a.signal(signal.SIGINT)
-    assert a.code() == 0
-
-
-def test_an_engine_that_refuses_its_arguments_is_not_tried_again(house: House) -> None:
-    for arguments in (("--refuse",), ("--no-such-flag",)):
-        a = house.shim(TOY, "a", arguments=arguments)
-        assert a.code() == 64
-        assert "Traceback" not in a.said() and a.said().count(" start ") == 1
-        a.log.unlink()
 
 
 def test_an_engine_that_waits_for_others_says_for_whom(house: House) -> None:
@@ -238,17 +161,6 @@ def shared_files(pid: int) -> set[str]:
         return {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
 
 
-def test_what_a_killed_engine_leaves_in_dev_shm_goes_and_the_other_ones_stays(house: House) -> None:
-    a, b = house.pair(TOY)
-    of_a, of_b = shared_files(a.main().pid), shared_files(b.main().pid)
-    assert of_a and of_b
-    os.killpg(a.main().pid, signal.SIGKILL)  # with the resource tracker, which would have removed it
-    b.until("Active")
-    a.until("Standby")
-    left = set(os.listdir("/dev/shm"))
-    assert not of_a & left and of_b <= left
-
-
 def test_what_a_killed_shims_engine_left_goes_with_its_successors_first_start(house: House) -> None:
     house.start_lock()
     a = house.shim(TOY, "a")
@@ -300,7 +212,6 @@ def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house
     a.until("Active", redundant=True)
     assert house.lock is not None
     house.lock.kill()
-    house.lock.child.wait()
     path = house.run_dir / "lock.sock"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -186,7 +186,6 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
     up.kill()
     for process in everything:
         process.wait()
-    up.child.wait()
     assert status(house, code=3)["up"] is None
     assert "the lock server has --grant-unproven" in up.said()
     cleaned = said(house, "down", "down")

@@ -1,7 +1,7 @@
 """An engine that does nothing, as a real process tree: a main process, workers that are registered as an engine's are,
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
-Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
+Faults are files in the directory --faults: `hang_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
 `stall`, `burn`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it
 runs.
 What this file may not do: know the shim's insides.
@@ -88,8 +88,6 @@ class Toy:
         return not self.fault("unwell")
 
     def wake(self) -> None:
-        if self.fault("fail_wake"):
-            raise MemoryError("a fault in wake")
         if self.fault("hang_wake"):
             threading.Event().wait()
         self.setting.phase("remap", 0.001)

@@ -44,13 +44,11 @@ class Stage:
 
     def end_the_liar(self) -> None:
         self.liar.kill()
-        self.liar.child.wait()
 
     def lie_again(self) -> None:
         self.liar = self._engine("liar")
         until(self._waits, "the liar waits")
         self._honest.kill()
-        self._honest.child.wait()
         until(lambda: self.house.holder() == "liar" and self.house.endpoint(), "the liar serves")
         token = self.house.status()
         assert token is not None

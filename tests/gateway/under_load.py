@@ -158,7 +158,6 @@ class Stage:
     def kill_shim(self) -> None:
         active = whole(self.shims)[0]
         active.kill()
-        active.child.wait()
         self.shims[self.shims.index(active)] = self.shim(active.engine_id)
 
     def kill_twice(self) -> None:

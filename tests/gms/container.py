@@ -6,11 +6,9 @@ deadline.
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from gms import layout as lay
 from gms.rules import messages as m
 from gms.shell.rundir import connect
 from sidecar.wire.frames import Channel, Message, close_all
+from tests.support import tmpfs
 from tests.support.processes import ROOT, Program
 from tests.support.waiting import DEADLINE_S, until
 
@@ -190,14 +189,9 @@ class Container:
 
 def containers() -> Iterator[Container]:
     """For a fixture: on tmpfs, and gone at the end."""
-    directory = Path(tempfile.mkdtemp(prefix="failover-gms-", dir="/dev/shm"))
-    container = Container(directory)
-    try:
+    with tmpfs.directory("gms") as directory, contextlib.closing(Container(directory)) as container:
         yield container
-    finally:
-        container.close()
         directory.chmod(0o700)
-        shutil.rmtree(directory)
 
 
 def descriptors(pid: int) -> dict[int, str]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,9 @@ import pytest
 from gms.rules import messages as m
 from gms.shell.rundir import directory
 from sidecar.wire.frames import close_all
-from tests.gms.container import CAPACITY, SLAB, Caller, Container, containers, hello
+from tests.gms.container import CAPACITY, SLAB, Caller, Container, hello
 from tests.support.processes import ROOT
 from tests.support.waiting import DEADLINE_S, until
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def file_of(container: Container) -> Path:

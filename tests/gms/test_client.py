@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,9 @@ from gms.rules import messages as m
 from gms.rules.errors import Asleep
 from gms.shell.reader import Reader
 from gms.shell.writer import Writer
-from tests.gms.live import MIB, House, ask, houses, plain_layout
+from tests.gms.live import MIB, House, ask, plain_layout
 from tests.support.processes import ROOT
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    yield from houses()
 
 
 def commit(house: House, *fills: int, name: str = "w", engine: str = "writer", size: int = 2 * MIB) -> Reader:
@@ -158,11 +152,6 @@ def test_a_refused_commit_can_be_made_again(house: House) -> None:
     assert reader.awake
 
 
-def test_a_reader_waits_for_a_commit_and_no_longer_than_it_wants(house: House) -> None:
-    with pytest.raises(NotInTime, match="nothing is committed"):
-        house.client().read(0.05)
-
-
 def test_without_a_server_it_ends_in_time_and_says_where_it_looked(house: House) -> None:
     house.kill()
     client = house.client()
@@ -177,11 +166,6 @@ def test_a_client_may_be_there_before_its_server(house: House) -> None:
     client = house.client()
     house.start()
     assert client.write(10).generation > 0
-
-
-def test_a_slab_that_can_never_fit_is_refused_with_the_figures(house: House) -> None:
-    with house.client().write(10) as writer, pytest.raises(NoRoom, match="the device has 536870912"):
-        writer.create(1 << 40)
 
 
 def test_a_full_device_is_waited_for_and_then_said(house: House) -> None:
@@ -222,19 +206,6 @@ def test_a_sleeper_wakes_on_other_weights_that_are_laid_out_in_the_same_way(hous
     assert (reader.address(0), reader.memory(0)[0]) == (address, 2)
 
 
-def test_a_replacement_that_cannot_fit_is_refused_at_once(house: House) -> None:
-    commit(house, 1).close()
-    with pytest.raises(NoRoom, match="bytes"):
-        house.client("other").replace(511 * MIB, 10)
-    until(lambda: house.status().state == "COMMITTED", "what there was is there, and the first one's end is seen")
-
-
-def test_a_writer_waits_for_readers_and_is_told_for_whom_it_waits(house: House) -> None:
-    commit(house, 1)
-    with pytest.raises(NotInTime, match=r"writer \(pid"):
-        house.client("other").write(0.1)
-
-
 def test_a_sleeper_may_replace_what_it_slept_on(house: House) -> None:
     client = house.client()
     with client.write(10) as writer:
@@ -248,21 +219,6 @@ def test_a_sleeper_may_replace_what_it_slept_on(house: House) -> None:
         first.wake(10)
     second.wake(10)
     assert second.memory(0)[0] == 2
-
-
-def test_rw_or_ro_writes_where_nothing_is_and_reads_where_something_is(house: House) -> None:
-    one, other = house.client("one"), house.client("other")
-    writer = one.write_or_read(10)
-    assert isinstance(writer, Writer)
-    with writer:
-        written(writer, 1)
-    assert isinstance(other.write_or_read(10), Reader)
-
-
-def test_a_process_does_one_thing_at_a_time(house: House) -> None:
-    client = house.client()
-    with client.write(10), pytest.raises(Refused, match="writing already"):
-        client.read(1)
 
 
 def test_a_writers_work_is_lost_with_its_server_and_it_is_told(house: House) -> None:
@@ -281,28 +237,6 @@ def test_a_writers_work_is_lost_with_its_server_and_it_is_told(house: House) -> 
     house.start()
     with client.write(10) as writer:
         written(writer, 1)
-
-
-@pytest.mark.parametrize("awake", [True, False])
-def test_a_layout_outlives_its_server_with_a_reader_awake_or_asleep(house: House, awake: bool) -> None:
-    reader = commit(house, 5, 6)
-    before = house.status()
-    if not awake:
-        reader.sleep()
-    for _ in range(2):
-        house.kill()
-        house.start()
-        until(lambda: house.status().state == ("RO" if awake else "COMMITTED"), "it stands again")
-        after = house.status()
-        assert (after.generation, after.hash) == (before.generation, before.hash)
-        assert after.server_incarnation != before.server_incarnation
-        if not awake:
-            reader.wake(10)
-            assert reader.memory(1)[1] == 6
-            reader.sleep()
-        with house.client("late").read(10) as late:
-            assert late.memory(0)[0] == 5
-    assert reader.lost == ""
 
 
 def test_a_layout_of_many_slabs_is_read_and_handed_back_in_batches(house: House) -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,15 +17,10 @@ from gms.client import GmsError
 from gms.rules import messages as m
 from gms.shell.rundir import socket_path
 from sidecar.wire.frames import Channel, close_all
-from tests.gms.live import MIB, House, houses, plain_layout
+from tests.gms.live import MIB, House, plain_layout
 from tests.support.descriptors import open_descriptors
 from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    yield from houses()
 
 
 def stop(house: House) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +14,7 @@ from gms.cli import gmsctl, gmsctl_help, status_text
 from gms.rules import messages as m
 from gms.shell.rundir import directory
 from sidecar.terminal.formatting import Paint, Tone
-from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, containers, document, hello, kill
+from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, document, hello, kill
 from tests.support.children import Child
 from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
@@ -33,11 +33,6 @@ FIELDS += [
 ]
 CLIENT = ["engine_id", "pid", "region", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -67,15 +62,6 @@ def test_a_killed_server_is_told_from_none(container: Container) -> None:
     code, _, err = container.ask("status")
     assert code == 2
     assert "start it again by themselves; where neither does: gms --run-dir" in err
-
-
-def test_a_stopped_server_is_named_as_silent(container: Container) -> None:
-    container.serves()
-    pid = container.server_pid()
-    os.kill(pid, signal.SIGSTOP)
-    code, out, err = container.ask("--answer-timeout-s", "0.2", "status")
-    assert (code, out) == (2, "")
-    assert f"is process {pid} stopped" in err
 
 
 def test_empty_is_1_and_says_what_to_do(container: Container) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from gms.client import PoolOwned, PoolShape
-from gms.rules import messages as m
-from tests.gms.live import MIB, Failed, House, Program, ask, houses
+from tests.gms.live import MIB, Failed, House, Program, houses
 from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.processes import ROOT
 from tests.support.waiting import until
@@ -70,15 +69,6 @@ def test_a_successor_finds_memory_and_table_as_the_dead_owner_left_them(house: H
     assert seen.owner.startswith("engine-b (pid ")
 
 
-def test_who_comes_after_the_owner_is_dead_gets_it_too(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 7)
-    a.kill()
-    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    assert engine(house, "engine-b").do("claim", A, 11) == [generation, True, ""]
-
-
 def test_while_the_owner_lives_nobody_else_becomes_it(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)
@@ -103,16 +93,6 @@ def test_an_owner_whose_connection_ends_owns_it_as_long_as_it_lives(house: House
     assert b.do("claim", A, 11) == [generation, True, ""]
 
 
-def test_a_claim_waits_for_the_owners_end_and_then_has_it(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    b = keeper(house)
-    b.tell("claim", A, 11, True, False, 20)
-    until(lambda: any(each.startswith("engine-b") for each in house.status().waiting_for), "it waits")
-    a.kill()
-    assert b.answer() == [generation, True, ""]
-
-
 def test_an_older_token_is_refused_also_by_the_next_server(house: House) -> None:
     a, b = engine(house), engine(house, "engine-b")
     a.do("claim", A, 11)
@@ -123,33 +103,6 @@ def test_an_older_token_is_refused_also_by_the_next_server(house: House) -> None
     house.start()
     assert "11" in refused("PoolStale", b, A, 10)
     assert b.do("claim", A, 11)[1] is True
-
-
-def test_a_clean_release_hands_it_on_while_the_old_owner_lives(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 9)
-    b = keeper(house)
-    assert a.do("release") is True
-    assert b.do("claim", A, 11) == [generation, True, ""]
-    assert b.do("look")[0] == [[9], [9]]
-    assert b.do("release") is True
-    assert a.do("claim", A, 12) == [generation, True, ""]
-    assert house.used() == SIZE
-
-
-def test_an_unproven_grant_gets_new_memory_and_never_the_old(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 7)
-    b = keeper(house)
-    a.kill()
-    new, adopted, why = b.do("claim", A, 11, False)
-    assert (adopted, why) == (False, "unproven")
-    assert new > generation
-    assert b.do("look") == [[[0], [0]], "\0" * 8]
-    until(lambda: house.used() == SIZE, "the old memory is free")
-    assert pool(house).drops == {"unproven": 1}
 
 
 def test_another_shape_is_refused_and_replaced_only_when_that_is_said(house: House) -> None:
@@ -203,18 +156,6 @@ def test_a_crash_of_the_server_is_nothing_to_the_owner_and_loses_nothing(house: 
     assert b.do("look")[0] == [[7], [7]]
 
 
-def test_owner_and_server_die_and_the_standby_brings_it(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 7)
-    b = keeper(house)
-    house.kill()
-    a.kill()
-    house.start()
-    assert b.do("claim", A, 11) == [generation, True, ""]
-    assert b.do("look")[0] == [[7], [7]]
-
-
 @pytest.mark.parametrize("gives_up", [False, True])
 def test_a_claim_that_is_on_disk_when_the_server_dies_and_was_never_answered_blocks_nobody(
     house: House, gives_up: bool
@@ -249,17 +190,6 @@ def test_a_stopped_owner_is_found_by_a_new_server_though_it_says_nothing(house: 
     assert a.do("disowned") == ""
 
 
-def test_who_released_it_while_the_server_was_away_is_no_owner_afterwards(house: House) -> None:
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 5)
-    b = keeper(house)
-    house.kill()
-    assert a.do("release") is False
-    house.start()
-    assert b.do("claim", A, 11) == [generation, True, ""]
-
-
 def test_nothing_is_written_after_the_end_of_a_process_was_seen(house: House) -> None:
     """What the host's memory promises, and a GPU has still to show (tests/gpu)."""
     token = 10
@@ -277,21 +207,6 @@ def test_nothing_is_written_after_the_end_of_a_process_was_seen(house: House) ->
         assert b.do("release") is True
         assert b.do("claim", A, token)[1] is True
         a = b
-
-
-def test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it(house: House) -> None:
-    a = engine(house)
-    a.do("claim", A, 10)
-    keeper(house)
-    said = ask(house.run_dir, "host:0", m.DropRegion(key="kv-0"))
-    assert isinstance(said, m.Refused), said
-    assert "engine-a" in said.why
-    a.kill()
-    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    said = ask(house.run_dir, "host:0", m.DropRegion(key="kv-0"))
-    assert (said.key, said.bytes) == ("kv-0", SIZE)
-    until(lambda: house.used() == 0, "the memory is free")
-    assert (pool(house).state, pool(house).token) == ("EMPTY", 10)
 
 
 @pytest.mark.slow

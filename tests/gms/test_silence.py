@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,13 @@ import pytest
 from gms.rules.silence import NOT_WELL_S, PATIENCE, Do, Silence
 from gms.shell.device_process import _answer
 from sidecar.machine import keeper
-from tests.gms.container import Container, containers, dead
+from tests.gms.container import Container, dead
 from tests.gms.test_supervisor import TWO, page
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 BOUND_S = 20.0
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def looks(silence: Silence, begin_s: int, seconds: int, cpu_s: float = 0.0) -> list[tuple[int, Do]]:

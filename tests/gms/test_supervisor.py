@@ -3,22 +3,16 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gms.rules import messages as m
 from gms.shell.rundir import directory, socket_path
-from tests.gms.container import CAPACITY, MIB, SLAB, Container, containers, dead, descriptors, hello, kill
+from tests.gms.container import CAPACITY, SLAB, Container, dead, descriptors, kill
 from tests.support.waiting import until
 
 TWO = "host:0,host:1"
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
 
 
 def test_each_device_has_a_server_of_its_own(container: Container) -> None:
@@ -190,26 +184,6 @@ def test_a_name_that_is_taken_by_a_foreign_file_is_one_line(container: Container
     gms = container.gms()
     assert gms.ends() == 1
     assert "can't be used" in gms.err.rest()
-
-
-def test_a_full_device_makes_a_writer_wait_and_then_refuses_it_with_the_figures(container: Container) -> None:
-    container.serves("--memory-wait-s", "0.2", capacity=4 * MIB)
-    writer = container.caller(hello("a"), m.Open(mode="rw"))
-    writer.hear(m.Opened)
-    taken = socket.socketpair()  # keeps a descriptor of the first slab alive, beside the server's
-    writer.say(m.Create(size=2 * MIB))
-    _, fds = writer.hear(m.Created)
-    socket.send_fds(taken[0], [b"x"], list(fds))
-    for fd in fds:
-        os.close(fd)
-    writer.ask(m.Withdraw(), m.Withdrawn)
-    writer.say(m.Open(mode="rw"))
-    writer.hear(m.Opened)
-    writer.ask(m.Create(size=2 * MIB), m.Created)
-    refused = writer.ask(m.Create(size=2 * MIB), m.Refused)
-    assert refused.reason == "no_memory" and f"{2 * MIB} bytes" in refused.why
-    for end in taken:
-        end.close()
 
 
 def test_metrics_have_every_device_behind_one_port(container: Container) -> None:

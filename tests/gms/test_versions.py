@@ -3,26 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from gms.rules import messages as m
 from gms.shell.reader import Reader
-from tests.gms.container import SLAB, Container, containers
-from tests.gms.live import House, ask, houses, plain_layout
+from tests.gms.container import SLAB, Container
+from tests.gms.live import House, ask, plain_layout
 from tests.support.processes import ROOT
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def container() -> Iterator[Container]:
-    yield from containers()
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    yield from houses()
 
 
 def test_a_process_with_which_no_protocol_is_shared_is_told_so_and_an_alarm_names_it(container: Container) -> None:

@@ -1,27 +1,20 @@
-import os
-import shutil
+import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.engine.kinds import Kind
 from tests.engine.shims import House
 from tests.kv.engines import GMS, Chain
+from tests.support import tmpfs
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    place = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp") / f"test-kv-{os.getpid()}"
-    place.mkdir()
-    house = House(place)
-    monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
-    try:
+    with tmpfs.directory("kv") as directory, contextlib.closing(House(directory)) as house:
+        monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
         yield house
-    finally:
-        house.close()
-        shutil.rmtree(place)
 
 
 @pytest.fixture

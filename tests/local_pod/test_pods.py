@@ -191,24 +191,6 @@ def test_order_and_the_three_ways_to_ask(here: Place) -> None:
     assert flips(here) == ["ready", "not_ready"]
 
 
-def test_an_end_is_followed_by_a_start_and_then_by_a_back_off(here: Place) -> None:
-    with running(here, pod(here, shell("a", FOREVER), shell("b", FOREVER)), *QUICK, "--back-off-s", "1.5"):
-        here.say("kill", "a")
-        here.until_event("ready", 2)
-        assert (here.container("a")["restarts"], here.container("b")["restarts"]) == (1, 0)
-        assert here.container("a")["last"] == here.container("a")["last"] | {
-            "code": 137,
-            "signal": 9,
-            "reason": "Error",
-        }
-        here.say("kill", "a")
-        here.until_event("back_off", container="a")
-        here.wait("ready")
-    ended, started = here.events("ended", container="a"), here.events("started", container="a")
-    assert started[2]["at_s"] - ended[1]["at_s"] >= 1.5
-    assert flips(here) == ["ready", "not_ready", "ready", "not_ready", "ready"]
-
-
 def test_a_process_inside_dies_and_the_pod_never_minds(here: Place) -> None:
     script = "while :; do sleep 12345; echo child ended with $?; done"
     with running(here, pod(here, shell("a", script)), *QUICK):
@@ -260,14 +242,6 @@ def test_a_probe_that_takes_too_long_leaves_nothing_that_keeps_its_container_fro
         here.until_event("started", 2, container="a")
 
 
-def test_a_stopped_process_goes_on_when_it_is_told(here: Place) -> None:
-    with running(here, pod(here, shell("a", FOREVER)), *QUICK):
-        here.say("kill", "a", "--signal", "STOP")
-        assert sh(here, "a", "grep State /proc/1/status").endswith("T (stopped)")
-        here.say("kill", "a", "--signal", "CONT")
-        assert not sh(here, "a", "grep State /proc/1/status").endswith("T (stopped)")
-
-
 def test_deletion_hooks_at_once_and_sidecars_last(here: Place) -> None:
     trap = "trap 'echo term; exit 0' TERM; while :; do sleep 0.05; done"
     hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook > /run/pod/$HOSTNAME; sleep 1"]}}}
@@ -287,22 +261,6 @@ def test_deletion_hooks_at_once_and_sidecars_last(here: Place) -> None:
     assert here.events("ended", container="main")[0]["at_s"] - began >= 1
     # Both hooks ran at once: one second for the two of them.
     assert here.events("ended", container="two")[0]["at_s"] - here.events("ended", container="main")[0]["at_s"] < 0.9
-
-
-def test_what_minds_no_signal_is_killed_after_the_grace_which_can_be_shortened(here: Place) -> None:
-    deaf = shell("a", "trap '' TERM; while :; do sleep 1; done")
-    with running(here, pod(here, deaf, terminationGracePeriodSeconds=600), *QUICK):
-        here.say("down", "--grace-s", "1")
-    (ended,) = here.events("ended")
-    assert ended["code"] == 137
-
-
-def test_a_command_that_is_not_there_is_an_end_like_any_other(here: Place) -> None:
-    a = {"name": "a", "image": "x", "command": ["no-such-command"]}
-    with running(here, pod(here, a), *QUICK, ready=False):
-        ended = here.until_event("ended", container="a")
-        assert ended["code"] == 127 and "no-such-command" in here.log("a")
-        here.until_event("back_off", container="a")
 
 
 def test_a_crash_loop_says_what_the_container_said_and_where_the_rest_is(here: Place) -> None:

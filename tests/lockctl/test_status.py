@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,14 +44,6 @@ def test_a_killed_servers_socket_is_told_from_no_server(house: House) -> None:
     code, _, err = house.ask("status")
     assert code == 2
     assert "start it again by themselves; where neither does: lockserver --run-dir" in err
-
-
-def test_a_stopped_server_is_named_as_silent(house: House) -> None:
-    server = house.serve()
-    server.send(signal.SIGSTOP)
-    code, out, err = house.ask("--answer-timeout-s", "0.2", "status")
-    assert (code, out) == (2, "")
-    assert f"is process {server.pid} stopped" in err
 
 
 def test_recovering_is_3(house: House) -> None:

@@ -4,7 +4,7 @@
     python -m tests.mutants --part tenth                 a tenth of them, chosen by the commit
     python -m tests.mutants --part tenth-by-hand         of those by hand only (what CI runs)
     python -m tests.mutants --only 'pidfds,gms-*'        some that were written by hand,
-    python -m tests.mutants --only 'lockserver/rules/queue.py*'    and some that a program makes
+    python -m tests.mutants --only 'lockserver/queue.py*'    and some that a program makes
     python -m tests.mutants --list
     python -m tests.mutants --only ... --accept          what nobody notices goes to survivors.txt, not judged
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.wire.frames import MAX_DESCRIPTORS, Channel, Message, PeerTooSlow, Received, close_all
-from tests.sidecar.wire import Blob, Hello, channel, decoder, encoded, pair, pipes, same_file
+from tests.sidecar.wire import Blob, Hello, channel, decoder, encoded, pair, pipes, same_file, tidy
 from tests.support.children import Child, stay, wait_until_readable
-from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors
+from tests.support.descriptors import descriptors_left, open_descriptors
 
 
 @pytest.fixture(autouse=True)
 def descriptors() -> Iterator[None]:
-    with no_descriptor_leaks():
+    with tidy():
         yield
 
 
@@ -32,8 +32,6 @@ def test_what_is_sent_is_received() -> None:
     theirs.send(Blob(data=b"\x00" * 100))
     assert ours.receive() == [Received(Blob(data=b"\x00" * 100), ())]
     assert (ours.receive(), ours.eof, ours.half_frame, ours.wants_write) == ([], False, False, False)
-    ours.close()
-    theirs.close()
 
 
 messages = st.one_of(
@@ -44,7 +42,7 @@ messages = st.one_of(
 
 @given(st.lists(st.tuples(messages, st.integers(0, 5)), max_size=12))
 def test_every_message_arrives_in_order_with_its_own_descriptors(sent: list[tuple[Message, int]]) -> None:
-    with no_descriptor_leaks(), pipes(5) as files:
+    with tidy(), pipes(5) as files:
         ours, theirs = pair()
         got: list[Received] = []
         for message, count in sent:
@@ -58,13 +56,11 @@ def test_every_message_arrives_in_order_with_its_own_descriptors(sent: list[tupl
             assert all(map(same_file, received.descriptors, files))
             assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in received.descriptors)
             close_all(received.descriptors)
-        ours.close()
-        theirs.close()
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.data())
 def test_it_doesnt_matter_where_the_stream_is_cut(sent: list[Message], data: st.DataObject) -> None:
-    with no_descriptor_leaks():
+    with tidy():
         stream = b"".join(map(encoded, sent))
         cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=10), label="cuts"))
         raw, theirs = channel()
@@ -74,8 +70,6 @@ def test_it_doesnt_matter_where_the_stream_is_cut(sent: list[Message], data: st.
             got += [received.message for received in theirs.receive()]
         assert got == sent
         assert not theirs.half_frame
-        raw.close()
-        theirs.close()
 
 
 def test_a_slow_sender_s_frame_is_half_until_its_last_byte() -> None:
@@ -95,8 +89,6 @@ def test_a_slow_sender_s_frame_is_half_until_its_last_byte() -> None:
     assert not theirs.half_frame
     raw.sendall(stream)
     assert len(theirs.receive()) == 1
-    raw.close()
-    theirs.close()
 
 
 def test_as_many_descriptors_as_the_kernel_takes_go_with_one_message() -> None:
@@ -109,8 +101,6 @@ def test_as_many_descriptors_as_the_kernel_takes_go_with_one_message() -> None:
         close_all(received.descriptors)
         with pytest.raises(ValueError, match="253 can"):
             ours.send(Hello(name="more"), [*files, files[0]])
-    ours.close()
-    theirs.close()
 
 
 def test_two_messages_with_descriptors_right_behind_one_another_keep_their_own() -> None:
@@ -125,8 +115,6 @@ def test_two_messages_with_descriptors_right_behind_one_another_keep_their_own()
         arrived = [fd for received in got for fd in received.descriptors]
         assert all(map(same_file, arrived, files))
         close_all(arrived)
-    ours.close()
-    theirs.close()
 
 
 def test_the_sender_may_close_its_descriptors_while_the_message_still_waits_for_the_socket() -> None:
@@ -148,8 +136,6 @@ def test_the_sender_may_close_its_descriptors_while_the_message_still_waits_for_
         assert all(map(same_file, got[-1].descriptors, files))
         close_all(got[-1].descriptors)
     assert not ours.wants_write
-    ours.close()
-    theirs.close()
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["empty socket", "full socket"])
@@ -171,8 +157,6 @@ def test_a_frame_larger_than_the_socket_s_buffer_arrives_whole_with_its_descript
         assert same_file(got[-1].descriptors[0], files[0])
         close_all(got[-1].descriptors)
         assert theirs.receive() == [], "its descriptors came once, with its first byte"
-    ours.close()
-    theirs.close()
 
 
 def test_at_most_one_body_is_aside_and_unread() -> None:
@@ -190,8 +174,6 @@ def test_at_most_one_body_is_aside_and_unread() -> None:
     ours.send(large)
     assert not ours.wants_write
     assert [received.message for received in (*got, *theirs.receive())] == [large] * 3
-    ours.close()
-    theirs.close()
 
 
 def test_a_message_never_overtakes_what_still_waits_for_the_socket() -> None:
@@ -208,8 +190,6 @@ def test_a_message_never_overtakes_what_still_waits_for_the_socket() -> None:
     assert [received.message for received in got if isinstance(received.message, Hello)] == [
         Hello(name="last" if number == sent else "x" * 60_000, number=number) for number in range(sent + 1)
     ]
-    ours.close()
-    theirs.close()
 
 
 def test_when_descriptors_cant_be_kept_nothing_of_the_message_is() -> None:
@@ -228,29 +208,23 @@ def test_when_descriptors_cant_be_kept_nothing_of_the_message_is() -> None:
             ours.flush()
             got += theirs.receive()
         assert got[-1] == Received(Hello(name="kept"), ())
-    ours.close()
-    theirs.close()
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_peer_that_never_reads_is_too_slow_and_costs_no_descriptor(count: int) -> None:
-    ours, theirs = pair(max_backlog_bytes=300_000)
+    ours, _ = pair(max_backlog_bytes=300_000)
     with pipes(count) as files, pytest.raises(PeerTooSlow, match="doesn't read"):
         for _ in range(2_000):
             ours.send(Blob(data=bytes(50_000)), files)
     assert not ours.wants_write
-    ours.close()
-    theirs.close()
 
 
 def test_a_peer_that_never_reads_is_too_slow_before_its_descriptors_are_too_many() -> None:
-    ours, theirs = pair()
+    ours, _ = pair()
     with pipes(100) as files, pytest.raises(PeerTooSlow):
         while True:
             ours.send(Hello(name="x"), files)
             assert len(open_descriptors()) < 2000
-    ours.close()
-    theirs.close()
 
 
 def test_a_message_that_is_too_long_to_send_is_the_sender_s_own_error() -> None:
@@ -259,8 +233,6 @@ def test_a_message_that_is_too_long_to_send_is_the_sender_s_own_error() -> None:
         ours.send(Blob(data=bytes(200)))
     ours.send(Hello(name="still works"))
     assert len(theirs.receive()) == 1
-    ours.close()
-    theirs.close()
 
 
 def test_a_closed_descriptor_is_the_sender_s_own_error_and_nothing_is_sent() -> None:
@@ -272,8 +244,6 @@ def test_a_closed_descriptor_is_the_sender_s_own_error_and_nothing_is_sent() -> 
         ours.send(Hello(name="x"), [closed])
     ours.send(Hello(name="still works"))
     assert [received.message for received in theirs.receive()] == [Hello(name="still works")]
-    ours.close()
-    theirs.close()
 
 
 def test_the_last_words_of_a_peer_come_before_its_end_of_file() -> None:
@@ -284,7 +254,6 @@ def test_the_last_words_of_a_peer_come_before_its_end_of_file() -> None:
     assert [received.message for received in theirs.receive()] == [Hello(name="last")]
     assert theirs.receive() == []
     assert theirs.eof
-    theirs.close()
 
 
 def test_a_peer_that_leaves_without_reading_is_at_its_end_of_file_and_no_error() -> None:
@@ -296,7 +265,6 @@ def test_a_peer_that_leaves_without_reading_is_at_its_end_of_file_and_no_error()
     assert [received.message for received in theirs.receive()] == [theirs_unread]
     assert theirs.receive() == []
     assert theirs.eof
-    theirs.close()
 
 
 def test_a_peer_that_no_longer_reads_but_stays_shows_as_end_of_file_after_the_next_send() -> None:
@@ -307,9 +275,6 @@ def test_a_peer_that_no_longer_reads_but_stays_shows_as_end_of_file_after_the_ne
     wait_until_readable(ours.fileno())
     assert ours.receive() == []
     assert ours.eof
-    raw.close()
-    ours.close()
-    theirs.close()
 
 
 def test_a_killed_peer_is_at_its_end_of_file_with_a_half_frame() -> None:
@@ -326,7 +291,6 @@ def test_a_killed_peer_is_at_its_end_of_file_with_a_half_frame() -> None:
         child.kill()
         assert theirs.receive() == []
         assert (theirs.eof, theirs.half_frame) == (True, True)
-    theirs.close()
 
 
 def test_one_peer_s_flood_doesnt_keep_receive_from_returning() -> None:
@@ -344,7 +308,6 @@ def test_one_peer_s_flood_doesnt_keep_receive_from_returning() -> None:
             wait_until_readable(theirs.fileno())
             received += len(theirs.receive())  # returns, or the test's time-out says so
             calls += 1
-    theirs.close()
 
 
 def test_fields_that_a_newer_peer_adds_are_ignored() -> None:
@@ -352,8 +315,6 @@ def test_fields_that_a_newer_peer_adds_are_ignored() -> None:
     body = msgspec.msgpack.encode({"type": "Hello", "name": "a", "mood": "fine", "fds": 0})
     raw.sendall(len(body).to_bytes(4) + body)
     assert [received.message for received in theirs.receive()] == [Hello(name="a")]
-    raw.close()
-    theirs.close()
 
 
 def test_received_descriptors_are_absent_in_a_program_that_is_executed() -> None:
@@ -369,8 +330,6 @@ def test_received_descriptors_are_absent_in_a_program_that_is_executed() -> None
         with Child(look) as child:
             assert os.waitstatus_to_exitcode(child.wait()) == 0
         close_all(received.descriptors)
-    ours.close()
-    theirs.close()
 
 
 def test_close_may_be_called_twice_and_closes_what_was_never_handed_out() -> None:
@@ -381,7 +340,6 @@ def test_close_may_be_called_twice_and_closes_what_was_never_handed_out() -> Non
     theirs.close()
     theirs.close()
     assert theirs.fileno() == -1
-    raw.close()
 
 
 def test_a_poller_learns_that_the_backlog_can_be_written() -> None:
@@ -395,8 +353,6 @@ def test_a_poller_learns_that_the_backlog_can_be_written() -> None:
         theirs.receive()
         assert poll.poll(10_000)
         ours.flush()
-    ours.close()
-    theirs.close()
 
 
 @pytest.mark.root

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from sidecar.wire import frames
 from sidecar.wire.frames import MAX_DESCRIPTORS, MAX_FRAME_BYTES, BadFrame, Channel, Message, Received, close_all
-from tests.sidecar.wire import Blob, Hello, channel, encoded, pair, pipes
-from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors
+from tests.sidecar.wire import Blob, Hello, channel, encoded, pair, pipes, tidy
+from tests.support.descriptors import descriptors_left, open_descriptors
 
 
 @pytest.fixture(autouse=True)
 def descriptors() -> Iterator[None]:
-    with no_descriptor_leaks():
+    with tidy():
         yield
 
 
@@ -110,8 +110,6 @@ def test_the_longest_frame_that_is_allowed_is_allowed() -> None:
         got += theirs.receive()
     with pytest.raises(ValueError, match="a frame may have"):
         ours.send(Blob(data=bytes(MAX_FRAME_BYTES - overhead + 1)))
-    ours.close()
-    theirs.close()
 
 
 def test_every_kind_of_nonsense_is_a_bad_frame_that_says_what_it_is() -> None:
@@ -249,7 +247,7 @@ def test_flipped_bits_give_messages_or_a_bad_frame_and_nothing_else(stream: byte
     spoilt = bytearray(stream)
     for bit in flips:
         spoilt[bit // 8] ^= 1 << bit % 8
-    with no_descriptor_leaks(), receiving() as (raw, theirs), pipes(2) as files:
+    with tidy(), receiving() as (raw, theirs), pipes(2) as files:
         socket.send_fds(raw, [bytes(spoilt)], files[: data.draw(st.integers(0, 2), label="descriptors")])
         raw.shutdown(socket.SHUT_WR)
         try:
@@ -262,7 +260,7 @@ def test_flipped_bits_give_messages_or_a_bad_frame_and_nothing_else(stream: byte
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.integers(0, 3)), min_size=1, max_size=8))
 def test_random_bytes_with_random_descriptors_leak_nothing(chunks: list[tuple[bytes, int]]) -> None:
-    with no_descriptor_leaks(), receiving() as (raw, theirs), pipes(3) as files:
+    with tidy(), receiving() as (raw, theirs), pipes(3) as files:
         try:
             for chunk, count in chunks:
                 socket.send_fds(raw, [chunk], files[:count])
@@ -276,7 +274,7 @@ def test_a_truncated_stream_gives_its_whole_messages_and_a_half_frame_at_its_end
     stream: bytes, data: st.DataObject
 ) -> None:
     end = data.draw(st.integers(0, len(stream)), label="end")
-    with no_descriptor_leaks(), receiving() as (raw, theirs):
+    with tidy(), receiving() as (raw, theirs):
         raw.sendall(stream[:end])
         raw.shutdown(socket.SHUT_WR)
         got = everything(theirs)
@@ -295,7 +293,7 @@ def test_whatever_the_messages_say_about_descriptors_and_however_they_are_cut_no
     sent: list[tuple[int, int]], cuts: list[int]
 ) -> None:
     """said and attached differ at will; every piece of the stream carries what its first frame attached."""
-    with no_descriptor_leaks(), receiving() as (raw, theirs), pipes(3) as files:
+    with tidy(), receiving() as (raw, theirs), pipes(3) as files:
         honest = all(said == attached for said, attached in sent)
         got = 0
         try:

@@ -105,22 +105,6 @@ def test_nothing_but_get_and_head_is_answered_and_what_a_client_sends_with_it_ta
         assert turning.ask("/live", method, b"x" * 200_000)[0] == 405
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        b"\xff\xfe\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET /live\r\n\r\n",
-        b"GET /live SMTP/1\r\n\r\n",
-        b"a b c d\n\n",
-    ],
-)
-def test_what_is_no_http_request_is_answered_with_400(start: Start, nonsense: bytes) -> None:
-    with start({}).connect() as client:
-        client.sendall(nonsense)
-        assert whole(client).startswith(b"HTTP/1.1 400 Bad Request\r\n")
-
-
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_page_that_cant_be_made_costs_one_answer_and_is_made_again_next_time(start: Start, slow: bool) -> None:
     moods = iter([RuntimeError("no figures today"), None])
@@ -134,13 +118,6 @@ def test_a_page_that_cant_be_made_costs_one_answer_and_is_made_again_next_time(s
     turning = start({}, {"/metrics": moody}) if slow else start({"/metrics": moody})
     assert turning.ask("/metrics")[::2] == (500, b"RuntimeError: no figures today\n")
     assert turning.ask("/metrics")[::2] == (200, b"well\n")
-
-
-def test_a_client_that_says_that_it_sends_nothing_more_gets_its_answer(start: Start) -> None:
-    with start({}, {"/slow": lambda: text("at last")}).connect() as client:
-        client.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
-        client.shutdown(socket.SHUT_WR)
-        assert whole(client).endswith(b"\r\n\r\nat last\n")
 
 
 # -- where it listens --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sidecar.wire.frames import MAX_BACKLOG_BYTES, MAX_FRAME_BYTES, Channel, Message
+from tests.support.descriptors import no_descriptor_leaks
 
 
 class Hello(Message, frozen=True):
@@ -29,17 +30,32 @@ def encoded(message: Message) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
+_made: list[Channel | socket.socket] = []
+
+
+@contextlib.contextmanager
+def tidy() -> Iterator[None]:
+    """What `pair` and `channel` make meanwhile is closed at its end, and no more is open then than before."""
+    with no_descriptor_leaks():
+        yield
+        while _made:
+            _made.pop().close()
+
+
 def pair(max_frame_bytes: int = MAX_FRAME_BYTES, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> tuple[Channel, Channel]:
     """Two channels that are connected."""
     limits = {"max_frame_bytes": max_frame_bytes, "max_backlog_bytes": max_backlog_bytes}
-    left, right = socket.socketpair()
-    return Channel(left, decoder, **limits), Channel(right, decoder, **limits)
+    left, right = (Channel(end, decoder, **limits) for end in socket.socketpair())
+    _made.extend((left, right))
+    return left, right
 
 
 def channel() -> tuple[socket.socket, Channel]:
     """A plain blocking socket and the channel at its other end."""
     raw, other = socket.socketpair()
-    return raw, Channel(other, decoder)
+    theirs = Channel(other, decoder)
+    _made.extend((raw, theirs))
+    return raw, theirs
 
 
 @contextlib.contextmanager

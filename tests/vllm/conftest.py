@@ -1,9 +1,8 @@
 """vLLM, a tiny model and a pair. Where vLLM isn't installed, these tests are skipped."""
 
+import contextlib
 import importlib.util
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")
 
 from tests.engine.shims import House
+from tests.support import tmpfs
 from tests.vllm.pair import ENVIRONMENT, Pair, end
 
 HERE = Path(__file__).parent
@@ -63,13 +63,9 @@ def pair(unborn: Pair) -> Pair:
 
 
 def _house() -> Iterator[House]:
-    shm = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="failover-vllm-", dir=shm if shm.is_dir() else None))
-    house = House(directory)
-    house.environment.update(ENVIRONMENT)
-    try:
-        yield house
-    finally:
-        end(house)
-        house.close()
-        shutil.rmtree(directory, ignore_errors=True)
+    with tmpfs.directory("vllm") as directory, contextlib.closing(House(directory)) as house:
+        house.environment.update(ENVIRONMENT)
+        try:
+            yield house
+        finally:
+            end(house)
