@@ -5,8 +5,8 @@ import pytest
 from evidence.rules import incarnations as inc
 from evidence.rules import joining
 from evidence.rules.admission import Admission, Admitted, TurnedAway
-from evidence.rules.callers import MOST_OBSERVERS, Caller, Callers
-from evidence.rules.incarnation import MAIN, Incarnation, Life, Stage
+from evidence.rules.callers import Caller, Callers
+from evidence.rules.incarnation import Life, Stage
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.claims import Claims
@@ -21,14 +21,6 @@ from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 # -- callers -----------------------------------------------------------------------------------------------------------
 
 
-def hello(protocol: int, newest: int = 0) -> m.Observe:
-    return m.Observe(protocol=protocol, newest=newest)
-
-
-def test_a_caller_with_which_no_version_is_shared_is_told_so() -> None:
-    assert "versions 98 to 99" in Spoken(m.OLDEST, m.PROTOCOL).why_none(hello(98, 99))
-
-
 def test_callers_come_and_go() -> None:
     turns, ended = Turns(), list[int]()
     callers = Callers(turns.context, ended.append)
@@ -38,20 +30,6 @@ def test_callers_come_and_go() -> None:
     assert callers.leave(1) is caller and callers.leave(1) is None
     callers.end(2)
     assert turns.asked(Close) == [Close(2)] and not callers.by_conn and ended == [1, 2]
-
-
-def test_there_is_a_bound_on_observers_and_none_for_engines() -> None:
-    turns = Turns()
-    callers = Callers(turns.context, lambda conn: None)
-    for conn in range(MOST_OBSERVERS):
-        callers.enter(Caller(conn, Incarnation("a", "0", Stage.PRESENT)))
-    assert not callers.full_of_observers
-    for conn in range(MOST_OBSERVERS, 2 * MOST_OBSERVERS):
-        assert not callers.full_of_observers
-        callers.enter(Caller(conn))
-    assert callers.full_of_observers
-    callers.leave(2 * MOST_OBSERVERS - 1)
-    assert not callers.full_of_observers
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------
@@ -119,34 +97,11 @@ def let_in(verdict: Admitted | TurnedAway) -> Admitted:
     return verdict
 
 
-def test_a_main_process_comes_in() -> None:
-    entrance = Entrance()
-    admitted = let_in(entrance.register())
-    assert admitted == Admitted(entrance.incarnations.known[NAME], MAIN, m.PROTOCOL, None)
-    assert admitted.who.stage is Stage.PRESENT and admitted.who.secret == "fresh"
-    main = admitted.who.main
-    assert main is not None and main.mapped and main.process == 1
-    assert entrance.active.phase is Phase.FREE
-
-
-def test_it_comes_again_over_another_connection() -> None:
-    entrance = Entrance()
-    let_in(entrance.register(conn=50))
-    again = let_in(entrance.register(conn=51))
-    assert again.replaced == 50 and again.who.conn == 51 and again.who.secret == "fresh"
-
-
 def test_nobody_comes_in_without_a_life_lock() -> None:
     entrance = Entrance()
     assert "you have no lock on it" in why(entrance.register(life_held=False))
     assert "you have no lock on it" in why(entrance.join(life_held=False))
     assert not entrance.incarnations.known
-
-
-def test_another_process_is_not_the_main_process() -> None:
-    entrance = Entrance()
-    let_in(entrance.register())
-    assert why(entrance.register(process=peer(2))) == f"{NAME} is another process (pid 1)"
 
 
 def test_nobody_joins_those_who_are_condemned() -> None:
