@@ -253,7 +253,6 @@ class Lifecycle:
         self.well, self.unwell_why, self.queued, self.unreachable = True, "", 0, ""
         self.counterparts.takes = {}
         self._unwell_since = math.inf
-        self._steps = -1
         self._failing, self._hopeless, self._passing = "", False, False
         self._behind, self._fencing_at = False, None
         if self.state is State.INIT:
@@ -274,7 +273,6 @@ class Lifecycle:
             self._lost_at = self._now
         expected = self.terminating or self.state is State.DRAINING
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
-        self._terminate_by = math.inf
         self._ended_in = self.state
         if self.state is State.INIT and not self.terminating:
             if self._init_failures.failed(said, passing=self._passing):
@@ -318,7 +316,7 @@ class Lifecycle:
     def _exit(self) -> None:
         code = self._exit_code or (0 if self.terminating else 1)
         self.exiting = True
-        self._out.append(e.Exit(code, self.why or "told to end"))
+        self._out.append(e.Exit(code, self.why))
 
     def _say_if_stuck(self, event: e.Looked) -> None:
         if self._now < self._ending_since + STUCK_S or self._said_stuck:

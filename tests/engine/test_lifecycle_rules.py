@@ -2,12 +2,15 @@
 table and most rules: `test_lifecycle.py`, `test_probes.py`.
 """
 
+import math
+
 import pytest
 
 from engine_shim.rules import events as e
 from engine_shim.rules import probes
 from engine_shim.rules.events import State
 from engine_shim.rules.lifecycle import (
+    BACK_OFF_MOST_S,
     BUSY_SHARE,
     HANDOFF_S,
     LOOK_FIRST_S,
@@ -73,6 +76,116 @@ def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
             harness.feed(e.Looked(1, False), after_s=STUCK_S)
         assert len(notes(harness, "not_gone")) == 1
         again(harness).register()
+
+
+def test_looks_grow_rarer_and_a_tree_that_is_gone_is_forgotten() -> None:
+    harness = at(State.ACTIVE)
+    harness.feed(e.Died(WORKER))
+    assert harness.machine.why == "one of its processes died"
+    assert harness.machine.deadline < harness.now + LOOK_MOST_S
+    for _ in range(20):
+        harness.now = harness.machine.deadline
+        harness.feed(e.Tick())
+    assert harness.machine.deadline == pytest.approx(harness.now + LOOK_MOST_S)
+    assert e.Forget([MAIN, WORKER]) in harness.gone() and not harness.machine.processes
+
+
+@pytest.mark.parametrize(
+    ("left", "says", "not_this"),
+    [
+        (e.Looked(2, True, "a lock"), "2 of its processes can't be killed", "another engine-shim"),
+        (e.Looked(0, True, "a process holds its life lock"), "a process holds its life lock; is another", "be killed"),
+    ],
+)
+def test_what_is_not_gone_is_an_alarm_after_a_while_and_says_what_is_left(
+    left: e.Looked, says: str, not_this: str
+) -> None:
+    harness = at(State.ACTIVE)
+    harness.feed(e.Ended(3))
+    assert harness.machine.why == "its main process ended with exit code 3"
+    harness.feed(left, after_s=STUCK_S * 0.9)
+    assert not notes(harness, "not_gone")
+    harness.feed(left, after_s=STUCK_S)
+    harness.feed(e.Looked(0, False))
+    harness.wait(100.0)
+    harness.feed(e.Ended(-9))
+    assert harness.machine.why == "its main process ended by signal 9"
+    (said,) = notes(harness, "not_gone")
+    assert said.alarm and says in str(said.detail["why"]) and not_this not in str(said.detail["why"])
+
+
+def test_an_end_that_is_under_way_is_no_further_death_however_unwell_it_was() -> None:
+    harness = at(State.ACTIVE)
+    harness.feed(e.Beat(False, "a worker is gone"))
+    harness.feed(e.Died(MAIN))
+    harness.feed(e.Looked(1, False), after_s=2 * UNWELL_S)
+    assert harness.machine.counters.deaths == 1 and harness.machine.why == "its main process died"
+    assert len(notes(harness, "unwell")) == 1 and notes(harness, "unwell")[0].alarm
+
+
+def test_a_start_is_noted_with_its_number_and_each_step_with_the_one_before() -> None:
+    harness = Harness().begin()
+    assert [said.detail["number"] for said in notes(harness, "start")] == [1] and not notes(harness, "state")
+    harness.to(State.WAKING)
+    assert [(said.detail["before"], said.detail["state"]) for said in notes(harness, "state")] == [
+        (State.INIT.value, State.STANDBY.value),
+        (State.STANDBY.value, State.WAKING.value),
+    ]
+
+
+def test_a_pause_after_failures_is_noted_and_bounded_however_many_they_were() -> None:
+    harness = at(State.INIT)
+    harness.feed(e.Ended(-9))
+    harness.gone()
+    assert not notes(harness, "back_off")
+    harness.wait(100.0)
+    harness.machine.failures = 5000
+    harness.feed(e.Ended(-9))
+    harness.gone()
+    (said,) = notes(harness, "back_off")
+    assert said.detail["seconds"] == BACK_OFF_MOST_S == harness.machine.back_off_s
+
+
+def test_how_long_it_is_silent_and_makes_no_step_is_said_where_it_should_speak() -> None:
+    for state in (*LIVING, State.DEAD):
+        machine, now = at(state).machine, 130.0
+        machine.queued = 1
+        beating = state in (State.STANDBY, State.ACTIVE, State.DRAINING)
+        assert bool(machine.silent_s(now)) is bool(machine.no_step_s(now)) is beating
+        assert machine.silent_s(now) == (30.0 if beating else 0.0) and machine.silent_s(now - 29.0) == 0.0
+        machine.queued = 0
+        assert machine.no_step_s(now) == 0.0
+    harness = at(State.ACTIVE)
+    harness.feed(e.Beat(True))
+    harness.feed(e.Died(MAIN))
+    harness.machine.state = State.ACTIVE  # what is dead says nothing, and owes nothing
+    harness.machine.queued = 1
+    assert harness.machine.silent_s(harness.now + 30.0) == harness.machine.no_step_s(harness.now + 30.0) == 0.0
+
+
+def test_what_uses_processors_gets_no_less_time_than_what_uses_none() -> None:
+    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=4.0)
+    harness.feed(e.Beat(True, queued=1, steps=1))
+    works(harness, 7, 1.0)
+    assert lives(harness)
+    works(harness, 1, 1.0)
+    assert not lives(harness)
+
+
+def test_a_new_step_counts_the_steps_of_the_engine_anew() -> None:
+    harness = at(State.ACTIVE, stall_s=8.0)
+    harness.feed(e.Beat(True, queued=1, steps=1))
+    harness.step(State.DRAINING)
+    harness.feed(e.Beat(True, queued=1, steps=1), after_s=5.0)
+    works(harness, 7, 0.0)
+    assert lives(harness)
+
+
+def test_told_to_end_what_does_not_drain_is_ended_and_that_is_said() -> None:
+    harness = at(State.ACTIVE, drain_s=3.0, stall_s=1000.0, busy_stall_s=1000.0)
+    harness.feed(e.Terminate())
+    harness.wait(100.0)
+    assert "it was told to end and had not drained within 3 s" in harness.machine.why
 
 
 def works(harness: Harness, seconds: int, share: float | None) -> None:
@@ -316,6 +429,17 @@ def test_after_its_exit_nothing_follows() -> None:
     assert isinstance(harness.said[-1], e.Exit)
     for event in (e.Terminate(), e.Looked(0, False), e.Ended(1), e.Tick(), e.Registered(CONN, 9, 1, False)):
         assert harness.feed(event, after_s=100.0) == []
+    harness = at(State.ACTIVE)
+    for _ in range(3):
+        harness.feed(e.Terminate())
+    assert "Exit" in kinds(harness.said) and harness.machine.deadline == math.inf, "while it looks, too"
+
+
+def test_one_that_serves_has_no_failures_behind_it() -> None:
+    harness = at(State.WAKING)
+    harness.machine.failures = 3
+    harness.step(State.ACTIVE)
+    assert harness.machine.failures == 0
 
 
 # -- 8: called wrongly -------------------------------------------------------------------------------------------------
@@ -461,7 +585,7 @@ def test_an_engine_that_nobody_can_connect_to_is_not_ready_and_lives(state: Stat
     harness.wait(UNWELL_S + 1)
     assert lives(harness) and [note.alarm for note in notes(harness, "unreachable")] == [True]
     harness.feed(e.Beat(True))
-    assert probes.ready(harness.machine, harness.now).ok
+    assert probes.ready(harness.machine, harness.now).ok and len(notes(harness, "reachable")) == 1
 
 
 @pytest.mark.parametrize("state", [State.ACTIVE, State.DRAINING])
