@@ -89,7 +89,9 @@ def redundancy(
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
         lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
-        return False, "; ".join(["none: no engine is ready to take over", *lost])
+        coming = [how for engine in engines if engine["engine_id"] != holder for how in _coming(engine)]
+        none = f"none yet: {', '.join(coming)}" if coming else "none: no engine is ready to take over"
+        return False, "; ".join([none, *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
     theirs = shims.get(holder, {}).get("takes") or {}
@@ -101,6 +103,15 @@ def redundancy(
     if lock["alarms"]:
         return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm"
     return True, f"yes: {', '.join(same)} would take over"
+
+
+def _coming(engine: dict[str, Any]) -> list[str]:
+    """How far an engine is that isn't there to take over and will be by itself."""
+    doing = {"Init": "starting", "Waking": "waking"}.get(engine["state"])
+    if doing:
+        return [f"{engine['engine_id']} has been {doing} for {engine['for_s']:.0f} s"]
+    wait_s = engine.get("next_start_in_s")
+    return [f"{engine['engine_id']} starts again in {wait_s:.0f} s"] if wait_s else []
 
 
 def _lines(seen: Seen, said: str, now: datetime) -> list[str]:

@@ -251,6 +251,16 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
         (LOCK, [SERVING, READY], (True, "yes: b would take over")),
         (LOCK, [SERVING, {**READY, "ready": False}], (False, "none: no engine is ready to take over")),
         (
+            LOCK,
+            [SERVING, {**READY, "ready": False, "state": "Init", "for_s": 13.2}],
+            (False, "none yet: b has been starting for 13 s"),
+        ),
+        (
+            LOCK,
+            [SERVING, {**READY, "ready": False, "state": "Dead", "next_start_in_s": 4.2}],
+            (False, "none yet: b starts again in 4 s"),
+        ),
+        (
             None,
             [SERVING, READY],
             (False, "none: no lock server answers, and without one no engine takes over; b is ready"),
