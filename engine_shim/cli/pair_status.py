@@ -143,7 +143,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
     for engine in seen.engines:
-        rows.append((f"engine {engine['engine_id']}", _engine(engine)))
+        rows.append((f"engine {engine['engine_id']}", _engine(engine, seen.gms)))
         rows += [("", reason) for reason in why_not_ready(engine, seen)]
         if engine.get("silent_s"):
             rows.append(("alarm", silent_engine(engine, lock)))
@@ -201,14 +201,19 @@ def _weights(gms: dict[str, Any]) -> str:
     return f"{state}: {meaning}" if meaning else str(state)
 
 
-def _engine(engine: dict[str, Any]) -> str:
+def _weights_are_there(gms: Sequence[dict[str, Any]]) -> bool:
+    models = [model for one in gms for model in _models(one) or [one]]
+    return bool(models) and all(model["state"] in ("COMMITTED", "RO") for model in models)
+
+
+def _engine(engine: dict[str, Any], gms: Sequence[dict[str, Any]] = ()) -> str:
     if engine["state"] is None:
         return str(engine["why"])
     words = [engine["state"], "ready" if engine["ready"] else "not ready"]
     if engine["state"] == "Init":  # only then it matters, and afterwards it would be taken for a state
-        words.insert(
-            1, {"primary": "loads the weights if no engine has", "shadow": "reads the weights"}[engine["role"]]
-        )
+        there = _weights_are_there(gms)
+        loads = "starting (the weights are already there)" if there else "loads the weights if no engine has"
+        words.insert(1, {"primary": loads, "shadow": "reads the weights"}[engine["role"]])
     words.append(f"for {engine['for_s']:.0f} s")
     if engine["url"]:
         words.append(engine["url"])

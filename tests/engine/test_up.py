@@ -540,6 +540,8 @@ def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_
     assert pair_status._engine(starts) == "Init  loads the weights if no engine has  not ready  for 1 s"
     assert pair_status._engine({**starts, "role": "shadow"}) == "Init  reads the weights  not ready  for 1 s"
     gms = {"device": "host:0", "state": "RO", "answers": True}
+    assert "  starting (the weights are already there)  " in pair_status._engine(starts, [gms])
+    assert "if no engine has" in pair_status._engine(starts, [gms, {**gms, "state": "RW"}])
     seen = Seen("/x", 1, None, "", [gms], [], None)
     assert "RO: there are weights, and engines read them" in "\n".join(pair_status._lines(seen, "none", NOW))
     of = [{"key": key, "policy": "shared", "state": state} for key, state in (("weights", "RO"), ("m1", "COMMITTED"))]
