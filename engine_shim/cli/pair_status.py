@@ -215,6 +215,8 @@ def _engine(engine: dict[str, Any], gms: Sequence[dict[str, Any]] = ()) -> str:
         loads = "starting (the weights are already there)" if there else "loads the weights if no engine has"
         words.insert(1, {"primary": loads, "shadow": "reads the weights"}[engine["role"]])
     words.append(f"for {engine['for_s']:.0f} s")
+    if (ends := engine.get("deaths", 0)) > 1:
+        words.append(f"ended {ends} times" + (f", last: {engine['last_end']}" if engine["ready"] else ""))
     if engine["url"]:
         words.append(engine["url"])
     return "  ".join(words)

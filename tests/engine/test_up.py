@@ -549,6 +549,16 @@ def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_
     assert pair_status._weights(several) == "weights RO, m1 COMMITTED", "one that is read is never said not to be"
 
 
+def test_an_engine_that_has_ended_more_than_once_says_how_often_and_how_last() -> None:
+    engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 1.0, "url": ""}
+    engine |= {"deaths": 1, "last_end": "its main process ended by signal 9"}
+    assert pair_status._engine(engine) == "Active  ready  for 1 s"
+    often = {**engine, "deaths": 5}
+    assert pair_status._engine(often).endswith("for 1 s  ended 5 times, last: its main process ended by signal 9")
+    waits = {**often, "state": "Standby", "ready": False}
+    assert pair_status._engine(waits) == "Standby  not ready  for 1 s  ended 5 times", "the last end has its own row"
+
+
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
     options = Options(Path("/run"), "reference", ("host:0", "host:1"), "1GiB", ("x", "y"), (), ("--seed", "7"))
     lock, gms, first, second = children(options)
