@@ -285,7 +285,7 @@ def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_end
     (house.faults("a") / "fail_init").touch()
     up = failover(house, "up", "up", *TOY, "--", "--faults", str(house.faults("a")))
     assert up.code() == 64
-    assert re.search("[ab] can't be started: see what it says above", up.said()) and "a fault in init" in up.said()
+    assert re.search("[ab] can't be started \\(exit code 64: Init failed .*a fault in init", up.said()), up.said()
 
 
 @chaos
