@@ -56,7 +56,9 @@ def advice(status: Status) -> list[str]:
             todo.append(helps)
     ready = any(waiter.ready for waiter in status.waiters)
     if status.state == "HELD" and not ready:
-        todo.append("no engine takes over if the holder dies: start (or mend) the other engine")
+        todo.append(
+            "no engine is ready to take over yet: if it stays so, failover status says what the other one waits for"
+        )
     elif status.state == "FREE":
         starts = [permit.holder for permit in status.permits.values() if permit.holder]
         if status.waiters:

@@ -362,8 +362,9 @@ def room(path: Path) -> Finding:
         return ok("space", f"{size(free)} free")
     level = Level.FAIL if free < SPACE_TOO_LITTLE or no_inode else Level.WARN
     found = f"{size(free)} free{', and no inode' if no_inode else ''}"
-    do = f"make room at {filesystem(path)[1]}: a grant is written there, and where nothing is free a spare file alone "
-    return Finding("space", level, found, do + "keeps room")
+    when = "until then" if not free or no_inode else "with nothing free"
+    do = f"make room in {filesystem(path)[1]}; {when} a takeover depends on one spare file"
+    return Finding("space", level, found, do)
 
 
 def filesystem(path: Path) -> tuple[str, str]:

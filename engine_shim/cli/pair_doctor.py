@@ -11,7 +11,8 @@ from engine_shim.cli import pair_look
 from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
 from lockserver.doctor import Finding, examine, fail, ok, report, warn
 
-LOG = "its log says why (kubectl logs, or the output of failover up); kill -CONT if it is stopped"
+LOG = "its log says why (kubectl logs, or the output of failover up)"
+SILENT = f"kill -CONT if it is stopped; else {LOG}"
 
 
 def show(run_dir: Path, as_json: bool, door: str | None) -> int:
@@ -24,7 +25,7 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
     for one in seen.gms:
         name = f"gms {one['device']}"
         if not one["answers"]:
-            yield fail(name, f"no answer, and without it no engine wakes: {one['why']}", LOG)
+            yield fail(name, f"no answer, and without it no engine wakes: {one['why']}", _way_out(one["why"]))
         for alarm in one.get("alarms", ()):
             yield fail(name, alarm, "see what `gmsctl status` says about it")
         if one["answers"] and not one.get("alarms"):
@@ -34,17 +35,23 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
     elif seen.door["answers"]:
         yield ok("door", f"answers at {seen.door['url']}")
     else:
-        yield fail("door", f"{seen.door['url']}: {seen.door['why']}; through it clients reach no engine", LOG)
+        yield fail(
+            "door",
+            f"{seen.door['url']}: {seen.door['why']}; through it clients reach no engine",
+            _way_out(seen.door["why"]),
+        )
     for engine in seen.engines:
         name, state = f"engine {engine['engine_id']}", engine["state"]
         if state is None:
             yield fail(
                 name,
                 str(engine["why"]),
-                "put that right, and send SIGUSR1 to failover up" if engine.get("given_up") else LOG,
+                "put that right, and send SIGUSR1 to failover up"
+                if engine.get("given_up")
+                else _way_out(engine["why"]),
             )
         elif engine.get("silent_s"):
-            yield fail(name, silent_engine(engine, seen.lock), LOG)
+            yield fail(name, silent_engine(engine, seen.lock), SILENT)
         elif engine["ready"]:
             yield ok(name, f"{state}, ready")
         else:
@@ -55,3 +62,8 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
         yield fail("redundancy", said, "failover status says since when, and what is tried next")
     else:
         yield ok("redundancy", said) if redundant else warn("redundancy", said, "see what is wrong above")
+
+
+def _way_out(why: str) -> str:
+    """Only a process that is there and says nothing can be stopped: then `why` asks that, too."""
+    return SILENT if "state T in ps" in why else LOG

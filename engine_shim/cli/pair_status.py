@@ -89,7 +89,9 @@ def redundancy(
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
         lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
-        return False, "; ".join(["none: no engine is ready to take over", *lost])
+        coming = [how for engine in engines if engine["engine_id"] != holder for how in _coming(engine)]
+        none = f"none yet: {', '.join(coming)}" if coming else "none: no engine is ready to take over"
+        return False, "; ".join([none, *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
     theirs = shims.get(holder, {}).get("takes") or {}
@@ -101,6 +103,15 @@ def redundancy(
     if lock["alarms"]:
         return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm"
     return True, f"yes: {', '.join(same)} would take over"
+
+
+def _coming(engine: dict[str, Any]) -> list[str]:
+    """How far an engine is that isn't there to take over and will be by itself."""
+    doing = {"Init": "starting", "Waking": "waking"}.get(engine["state"])
+    if doing:
+        return [f"{engine['engine_id']} has been {doing} for {engine['for_s']:.0f} s"]
+    wait_s = engine.get("next_start_in_s")
+    return [f"{engine['engine_id']} starts again in {wait_s:.0f} s"] if wait_s else []
 
 
 def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
@@ -132,7 +143,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
     for engine in seen.engines:
-        rows.append((f"engine {engine['engine_id']}", _engine(engine)))
+        rows.append((f"engine {engine['engine_id']}", _engine(engine, seen.gms)))
         rows += [("", reason) for reason in why_not_ready(engine, seen)]
         if engine.get("silent_s"):
             rows.append(("alarm", silent_engine(engine, lock)))
@@ -190,15 +201,22 @@ def _weights(gms: dict[str, Any]) -> str:
     return f"{state}: {meaning}" if meaning else str(state)
 
 
-def _engine(engine: dict[str, Any]) -> str:
+def _weights_are_there(gms: Sequence[dict[str, Any]]) -> bool:
+    models = [model for one in gms for model in _models(one) or [one]]
+    return bool(models) and all(model["state"] in ("COMMITTED", "RO") for model in models)
+
+
+def _engine(engine: dict[str, Any], gms: Sequence[dict[str, Any]] = ()) -> str:
     if engine["state"] is None:
         return str(engine["why"])
     words = [engine["state"], "ready" if engine["ready"] else "not ready"]
     if engine["state"] == "Init":  # only then it matters, and afterwards it would be taken for a state
-        words.insert(
-            1, {"primary": "loads the weights if no engine has", "shadow": "reads the weights"}[engine["role"]]
-        )
+        there = _weights_are_there(gms)
+        loads = "starting (the weights are already there)" if there else "loads the weights if no engine has"
+        words.insert(1, {"primary": loads, "shadow": "reads the weights"}[engine["role"]])
     words.append(f"for {engine['for_s']:.0f} s")
+    if (ends := engine.get("deaths", 0)) > 1:
+        words.append(f"ended {ends} times" + (f", last: {engine['last_end']}" if engine["ready"] else ""))
     if engine["url"]:
         words.append(engine["url"])
     return "  ".join(words)

@@ -222,7 +222,7 @@ class Up:
         if self._because is not None:
             child = self._because
             none_left = "no engine is left: " if child.name in self._hopeless.given_up else ""
-            self.say("up", f"{none_left}{child.name} can't be started: see what it says above")
+            self.say("up", f"{none_left}{child.name} can't be started ({self._why(child)})")
             self._code = child.code or 1
         else:
             self.say("up", f"{self._told[0].name}: the engine that serves drains; told again, everything ends at once")

@@ -127,12 +127,16 @@ CORE_FAILED = "Engine core initialization failed"
 
 
 def on_core_failure(tell: Callable[[BaseException], None]) -> None:
-    """In EngineCore's process: `tell` is called with what kept it from starting, which vLLM only logs."""
+    """In EngineCore's process: `tell` is called with what kept it from starting, or with the worker's error that ended
+    it afterwards, both of which vLLM only logs. A worker that was killed says nothing: the shim sees how it ended.
+    """
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            error = record.exc_info[1] if record.exc_info else None
-            if error is not None and record.getMessage().startswith("EngineCore failed to start"):
+            error, logged = record.exc_info[1] if record.exc_info else None, record.getMessage()
+            fatal = logged.startswith("EngineCore encountered a fatal error")
+            of_a_worker = fatal and str(error).startswith("Worker failed with error")
+            if error is not None and (of_a_worker or logged.startswith("EngineCore failed to start")):
                 tell(error)
 
     logging.getLogger("vllm.v1.engine.core").addHandler(Heard())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim.cli import pair_look
+from engine_shim.cli import pair_doctor, pair_look
 from engine_shim.cli.failover import main as failover
 from engine_shim.cli.pair_process import UP_LOCK, up_pid
 from engine_shim.cli.pair_status import redundancy, serving, waits_for
@@ -251,6 +251,16 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
         (LOCK, [SERVING, READY], (True, "yes: b would take over")),
         (LOCK, [SERVING, {**READY, "ready": False}], (False, "none: no engine is ready to take over")),
         (
+            LOCK,
+            [SERVING, {**READY, "ready": False, "state": "Init", "for_s": 13.2}],
+            (False, "none yet: b has been starting for 13 s"),
+        ),
+        (
+            LOCK,
+            [SERVING, {**READY, "ready": False, "state": "Dead", "next_start_in_s": 4.2}],
+            (False, "none yet: b starts again in 4 s"),
+        ),
+        (
             None,
             [SERVING, READY],
             (False, "none: no lock server answers, and without one no engine takes over; b is ready"),
@@ -303,6 +313,17 @@ def test_nobody_is_told_to_start_by_hand_what_failover_up_starts_again(
         said = [seen.lock_why, *(one["why"] for one in seen.gms), *(door["why"] for door in [seen.door] if door)]
         assert [pair_look.BY_ITSELF in why for why in said] == [expected] * (3 if up else 1), said
         assert [f"lockserver --run-dir {tmp_path}" in why for why in said[:1]] == [not expected]
+
+
+def test_only_a_process_that_is_there_and_silent_is_to_be_continued() -> None:
+    refused = "no program listens there; failover up starts it again by itself"
+    gms = {"device": "host:0", "answers": False, "state": None, "why": refused}
+    engine = {"engine_id": "b", "state": None, "ready": False, "why": refused}
+    door = {"url": "http://127.0.0.1:1", "answers": False, "why": refused}
+    for why, silent in ((refused, False), ("says nothing for 2 s: is its process stopped (state T in ps)?", True)):
+        parts = [[{**gms, "why": why}], [{**engine, "why": why}], {**door, "why": why}]
+        found = [*pair_doctor.of_the_parts(pair_look.Seen("/x", 1, None, "", *parts))]  # type: ignore[arg-type]
+        assert ["kill -CONT" in one.do for one in found if why in one.found] == [silent] * 3
 
 
 def test_without_gms_there_is_no_redundancy() -> None:

@@ -217,7 +217,7 @@ def test_the_run_directory_is_full(house: House, pager: Pager) -> None:
         assert os.statvfs(house.run_dir).f_bavail == 0
         pager.goes_on(90)
         code, said = pager.status()
-        assert code == 0 and "alarm          the run directory has 0 bytes free: make room at " in said
+        assert code == 0 and "alarm          the run directory has 0 bytes free: make room in " in said
         code, said = pager.doctor()
         assert code == 1 and "FAIL  space " in said
         pager.fires("FailoverRunDirFull warning lockserver")

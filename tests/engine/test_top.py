@@ -45,7 +45,7 @@ def test_a_proof_that_is_under_way_has_three_parts() -> None:
 def test_a_failover_is_a_bar_of_its_phases() -> None:
     said = shown(door.told(*door.STORY))
     assert "a -> b  50 ms  [ppppppppppgggggggggwwwww]  proof 20 ms, grant 20 ms, wake 10 ms" in said
-    assert "to do  no engine takes over if the holder dies" in said
+    assert "to do  no engine is ready to take over yet" in said
 
 
 def test_what_isnt_known_is_said_and_since_when() -> None:

@@ -285,7 +285,7 @@ def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_end
     (house.faults("a") / "fail_init").touch()
     up = failover(house, "up", "up", *TOY, "--", "--faults", str(house.faults("a")))
     assert up.code() == 64
-    assert re.search("[ab] can't be started: see what it says above", up.said()) and "a fault in init" in up.said()
+    assert re.search("[ab] can't be started \\(exit code 64: Init failed .*a fault in init", up.said()), up.said()
 
 
 @chaos
@@ -540,11 +540,23 @@ def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_
     assert pair_status._engine(starts) == "Init  loads the weights if no engine has  not ready  for 1 s"
     assert pair_status._engine({**starts, "role": "shadow"}) == "Init  reads the weights  not ready  for 1 s"
     gms = {"device": "host:0", "state": "RO", "answers": True}
+    assert "  starting (the weights are already there)  " in pair_status._engine(starts, [gms])
+    assert "if no engine has" in pair_status._engine(starts, [gms, {**gms, "state": "RW"}])
     seen = Seen("/x", 1, None, "", [gms], [], None)
     assert "RO: there are weights, and engines read them" in "\n".join(pair_status._lines(seen, "none", NOW))
     of = [{"key": key, "policy": "shared", "state": state} for key, state in (("weights", "RO"), ("m1", "COMMITTED"))]
     several = {**gms, "state": "COMMITTED", "regions": [*of, {"key": "kv-0", "policy": "exclusive", "state": "OWNED"}]}
     assert pair_status._weights(several) == "weights RO, m1 COMMITTED", "one that is read is never said not to be"
+
+
+def test_an_engine_that_has_ended_more_than_once_says_how_often_and_how_last() -> None:
+    engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 1.0, "url": ""}
+    engine |= {"deaths": 1, "last_end": "its main process ended by signal 9"}
+    assert pair_status._engine(engine) == "Active  ready  for 1 s"
+    often = {**engine, "deaths": 5}
+    assert pair_status._engine(often).endswith("for 1 s  ended 5 times, last: its main process ended by signal 9")
+    waits = {**often, "state": "Standby", "ready": False}
+    assert pair_status._engine(waits) == "Standby  not ready  for 1 s  ended 5 times", "the last end has its own row"
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:

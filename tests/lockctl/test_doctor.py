@@ -273,6 +273,16 @@ def test_the_filesystem_of_a_path_is_the_one_mounted_nearest() -> None:
     assert doctor.filesystem(Path("/"))[1] == "/"
 
 
+@pytest.mark.parametrize(("free", "when"), [(0, "until then"), (1 << 20, "with nothing free")])
+def test_a_run_directory_that_is_nearly_full_says_where_to_make_room_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, when: str
+) -> None:
+    space = os.statvfs_result((1, 1, 1 << 20, free, free, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: space)
+    found = doctor.room(tmp_path)
+    assert found.do == f"make room in {doctor.filesystem(tmp_path)[1]}; {when} a takeover depends on one spare file"
+
+
 @pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
 def test_a_holder_that_may_have_io_uring_is_named(house: House) -> None:
     house.serve()

