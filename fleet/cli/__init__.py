@@ -1,0 +1,1 @@
+"""`fleetctl`, for people and scripts."""

@@ -1,0 +1,361 @@
+"""`fleetctl`: leases on hosts, in the hands of a person or a script.
+
+The commands are here; `run` and `doctor` have files of their own. Exit codes are relied on by scripts and stand in each
+command's --help (`fleetctl_help.py`). The database decides; fleetctl asks and shows.
+"""
+
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "fleetctl"):
+    starting.die_of_ctrl_c()
+
+import argparse
+import json
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fleet.cli import fleetctl_help as words
+from fleet.cli import status_text
+from fleet.rules import schedule, statements
+from fleet.rules import term as t
+from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Seen, Wish, check, no_such_host, seen
+from fleet.shell.holding import Holding, clock, holder_name
+from fleet.shell.store import Refused, Row, Store, StoreError, database, default_database, open_store
+from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_LOST
+from sidecar.terminal.names import BadValue
+from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_zero, valued
+from sidecar.terminal.terminal import OutputLost, end_with_the_reader, say, terminal_paint
+
+REFUSED, NOT_IN_TIME = 69, 75
+ANSWER_S = 10.0
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def init(options: argparse.Namespace) -> int:
+    if options.print:
+        say("BEGIN;")
+        say(statements.for_postgres(options.grant).rstrip())
+        for host in options.host:
+            say(f"INSERT INTO {statements.SCHEMA}.hosts (name) VALUES ('{host}') ON CONFLICT (name) DO NOTHING;")
+        say("COMMIT;")
+        return 0
+    store = open_store(options.database)
+    found = store.init(options.host, options.grant)
+    made = "made" if not found else "there already" if found == statements.VERSION else f"migrated from version {found}"
+    say(
+        f"leases in {store.where}: {made}; hosts: {', '.join(row['name'] for row in ask(store, 'hosts')) or 'none yet'}"
+    )
+    return 0
+
+
+def ask(store: Store, what: str, **values: object) -> list[Row]:
+    """With a bound: a database that is stopped says nothing."""
+    cut = threading.Timer(ANSWER_S, store.cut)
+    cut.start()
+    try:
+        return store.call(what, **values)
+    finally:
+        cut.cancel()
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+def look(store: Store, host: str) -> tuple[Seen, list[Row]]:
+    found = seen(ask(store, "look", host=host))
+    if found is None:
+        raise Refused(no_such_host(host, [row["name"] for row in ask(store, "hosts")]))
+    return found, ask(store, "doors", host=host)
+
+
+def _hosts(store: Store, options: argparse.Namespace) -> list[str]:
+    return [options.host] if options.host else [row["name"] for row in ask(store, "hosts")]
+
+
+def fields(host: str, found: Seen, doors: list[Row]) -> dict[str, Any]:
+    said: dict[str, Any] = {"host": host, "now": found.now, "newest": found.newest}
+    wanted = ("door", "strangers", "seen_at", "ended")
+    return said | {
+        "leases": msgspec.to_builtins(found.rows),
+        "doors": [{key: row[key] for key in wanted} | {"ended": bool(row["ended"])} for row in doors],
+    }
+
+
+def status(options: argparse.Namespace) -> int:
+    store = open_store(options.database)
+    hosts = {host: look(store, host) for host in _hosts(store, options)}
+    if options.json:
+        say(json.dumps({"hosts": [fields(host, *found) for host, found in hosts.items()]}))
+        return 0
+    paint = terminal_paint()
+    for line in status_text.lines({host: found for host, (found, _) in hosts.items()}, paint):
+        say(line)
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    store = open_store(options.database)
+    last: dict[str, str] = {}
+    end_with_the_reader()
+    while True:
+        try:
+            for host in _hosts(store, options):
+                found, doors = look(store, host)
+                line = status_text.change_line(host, found)
+                if last.get(host) != line:
+                    last[host] = line
+                    said = json.dumps({"at": found.now, **fields(host, found, doors)}) if options.json else line
+                    say(said if options.json else f"{time.strftime('%H:%M:%S')}  {said}")
+        except StoreError as error:
+            if isinstance(error, Refused):
+                raise
+            if last.get("") != str(error):
+                last = {"": str(error)}
+                say(json.dumps({"error": str(error)}) if options.json else f"{time.strftime('%H:%M:%S')}  {error}")
+        time.sleep(1.0)
+
+
+def history(options: argparse.Namespace) -> int:
+    store = open_store(options.database)
+    look(store, options.host)
+    rows = ask(store, "history", host=options.host, last=options.last)
+    for row in reversed(rows):
+        say(json.dumps(row) if options.json else status_text.event_line(row))
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from fleet.cli.doctor import examine
+    from sidecar.terminal.findings import report
+
+    store = open_store(options.database)
+    return report(examine(store, lambda what, **values: ask(store, what, **values)), options.json, database=store.where)
+
+
+# -- leases --------------------------------------------------------------------------------------------------------
+
+
+def wish_of(options: argparse.Namespace) -> Wish:
+    host, mode = (options.exclusive, Mode.EXCLUSIVE) if options.exclusive else (options.shared, Mode.SHARED)
+    wait_s = options.wait_s if getattr(options, "window", None) is None else min(options.wait_s, options.window)
+    wish = Wish(
+        host, mode, options.holder or holder_name(), options.purpose, options.priority, options.ttl_s, wait_s,
+        options.drain_s,
+    )  # fmt: skip
+    try:
+        check(wish)
+    except BadValue as error:
+        options.parser.error(str(error))
+    return wish
+
+
+def acquire(options: argparse.Namespace) -> int:
+    wish = wish_of(options)
+    told: queue.SimpleQueue[t.Effect] = queue.SimpleQueue()
+    holding = Holding(open_store(options.database), wish, told.put)
+    try:
+        while True:
+            effect = told.get()
+            if isinstance(effect, t.Waits) and not options.quiet:
+                print(f"fleetctl acquire: waiting: {effect.why}", file=sys.stderr, flush=True)
+            elif isinstance(effect, t.Ended):
+                print(f"fleetctl acquire: {effect.end.value}: {effect.why}", file=sys.stderr)
+                holding.join(ANSWER_S)  # the database may have granted it by now: it is taken back
+                return NOT_IN_TIME if effect.end is t.End.NOT_IN_TIME else REFUSED
+            elif isinstance(effect, t.Granted):
+                break
+        said = {
+            "host": wish.host, "lease": holding.lease, "token": effect.token, "mode": wish.mode.value,
+            "relied_on_s": round(effect.until - clock(), 3), "renew_every_s": wish.ttl_s / 3,
+        }  # fmt: skip
+        say(json.dumps(said) if options.json else " ".join(f"{key}={value}" for key, value in said.items()))
+    except BaseException:
+        holding.give_back()
+        holding.join(ANSWER_S)
+        raise
+    return 0
+
+
+def renew(options: argparse.Namespace) -> int:
+    store, began = open_store(options.database), clock()
+    ttl_s = {row.lease: row.ttl_s for row in look(store, options.host)[0].rows}.get(options.lease, TTL_S)
+    row = ask(store, "renew", host=options.host, lease=options.lease, token=options.token)[0]
+    if row["lease"] is None or row["token"] != options.token:
+        print("fleetctl renew: it has lapsed: what runs under it has to stop", file=sys.stderr)
+        return EX_LOST
+    left_s = row["expires_at"] - row["now"] - ttl_s * t.MARGIN - (clock() - began)
+    said = {"relied_on_s": round(left_s, 3), "wanted": bool(row["wanted"])}
+    say(json.dumps(said) if options.json else " ".join(f"{key}={value}" for key, value in said.items()))
+    return 0
+
+
+def release(options: argparse.Namespace) -> int:
+    store = open_store(options.database)
+    rows = ask(store, "release", host=options.host, lease=options.lease)
+    if not rows:
+        look(store, options.host)  # which says if there is no such host
+    if not rows or rows[0]["event"] == "lapsed":
+        print("fleetctl release: it isn't there: it has lapsed, or never was", file=sys.stderr)
+        return EX_LOST
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    from fleet.cli.run import Run
+
+    if not options.words:
+        options.parser.error("which command? Put it behind --")
+    return Run(options, wish_of(options)).run()
+
+
+def every(options: argparse.Namespace) -> int:
+    if not options.words:
+        options.parser.error("which command? Put it behind --")
+    wish = wish_of(options)
+    told = [f"--{wish.mode.value}", wish.host, "--window", f"{options.window:.15g}s", "--database", options.database]
+    told += ["--holder", options.holder] if options.holder else []
+    for flag, value, usual in (
+        ("--wait-s", wish.wait_s, WAIT_S),
+        ("--ttl-s", wish.ttl_s, TTL_S),
+        ("--drain-s", wish.drain_s, DRAIN_S),
+    ):
+        told += [flag, f"{value:.15g}"] if value != usual else []
+    told += ["--quiet"] if options.quiet else []
+    told += ["--purpose", wish.purpose] if wish.purpose else []
+    told += ["--priority", str(wish.priority)] if wish.priority else []
+    command = [options.program, "run", *told, "--", *options.words]
+    try:
+        if options.kind == "systemd":
+            say(schedule.systemd(options.name, options.times, command, options.window).rstrip())
+        else:
+            say(schedule.cron_job(options.name, options.times, command, options.window, options.image).rstrip())
+    except BadValue as error:
+        options.parser.error(str(error))
+    return 0
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text, re.ASCII)
+    if match is None or not float(match[1]):
+        raise BadValue(f"{text!r} is no length of time; allowed: a number with s, m, h or d such as 2h or 90m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parser() -> Parser:
+    program = Parser(prog="fleetctl", usage="%(prog)s COMMAND ...", description="Leases on hosts.", epilog=words.MAIN)
+    added = program.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+
+    def add(
+        name: str, does: Callable[[argparse.Namespace], int], what: str, epilog: str, *, prints: bool = True
+    ) -> Parser:
+        command: Parser = added.add_parser(name, description=what, epilog=epilog)
+        command.set_defaults(run=does, parser=command)
+        shown = "a file of this user's"
+        command.setting(
+            "--database", default=default_database(), parse=database, metavar="URL", shown_default=shown,
+            help="where the leases are: sqlite:///PATH or postgresql://USER@HOST/NAME",
+        )  # fmt: skip
+        if prints:
+            command.add_argument("--json", action="store_true", help="for programs")
+        return command
+
+    it = add("init", init, "Makes the leases in a database, and adds hosts.", words.INIT, prints=False)
+    it.add_argument("--host", type=valued(name), action="append", default=[], metavar="NAME", help="may be repeated")
+    it.add_argument("--grant", default="", metavar="ROLE", help="the role of the clients (PostgreSQL)")
+    it.add_argument("--print", action="store_true", help="PostgreSQL's SQL, and nothing is done")
+    it = add("run", run, "Runs a command under a lease.", words.RUN, prints=False)
+    _wish(it)
+    it.add_argument("--window", type=valued(duration), metavar="TIME", help="waiting and running take no longer: 2h")
+    it.add_argument(
+        "--grace-s", type=valued(seconds_or_zero), default=10.0, metavar="S",
+        help="between SIGTERM and SIGKILL when the window is over; default 10",
+    )  # fmt: skip
+    it.add_argument("words", nargs="*", metavar="COMMAND", help="what to run, and its arguments")
+    for what, does, said, help in (
+        ("status", status, "Which program has which host, and which wait.", words.STATUS),
+        ("watch", watch, "A line for every change.", words.WATCH),
+    ):
+        add(what, does, said, help).add_argument("host", nargs="?", type=valued(name), metavar="HOST")
+    it = add("history", history, "What has happened on a host, oldest first.", words.HISTORY)
+    it.add_argument("host", type=valued(name), metavar="HOST")
+    it.add_argument("--last", type=valued(count), default=statements.KEPT_EVENTS, metavar="N", help="only the last N")
+    _wish(add("acquire", acquire, "Waits for a lease, and prints it.", words.ACQUIRE))
+    for what, does, said, help in (
+        ("renew", renew, "Renews a lease that `acquire` has printed.", words.RENEW),
+        ("release", release, "Gives a lease back, or takes a wish back.", words.RELEASE),
+    ):
+        it = add(what, does, said, help, prints=what == "renew")
+        it.add_argument("host", type=valued(name), metavar="HOST")
+        it.add_argument("--lease", required=True, metavar="NAME", help="what `acquire` has printed")
+        if what == "renew":
+            it.add_argument("--token", required=True, type=valued(count), metavar="N", help="the same")
+    it = add("every", every, "Prints what runs a command under a lease, time and again.", words.EVERY, prints=False)
+    it.add_argument("times", metavar="TIMES", help="cron's five fields")
+    _wish(it)
+    it.add_argument("--window", type=valued(duration), required=True, metavar="TIME", help="as of `run`")
+    it.add_argument("--as", dest="kind", choices=("systemd", "cronjob"), default="systemd", help="default systemd")
+    it.add_argument("--name", type=valued(_unit), default="fleet-run", metavar="NAME", help="default fleet-run")
+    it.add_argument("--image", default="IMAGE", metavar="IMAGE", help="of the CronJob's container")
+    it.add_argument("--program", default="fleetctl", metavar="PATH", help="where fleetctl is there")
+    it.add_argument("words", nargs="*", metavar="COMMAND", help="what to run, and its arguments")
+    add("doctor", doctor, "Checks the database, its clock, and what was left behind.", words.DOCTOR)
+    return program
+
+
+def _wish(it: Parser) -> None:
+    mode = it.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--exclusive", metavar="HOST", help="the host alone")
+    mode.add_argument("--shared", metavar="HOST", help="the host, with others that share it")
+    it.add_argument("--purpose", default="", metavar="TEXT", help="what for: others read it while they wait")
+    it.setting("--holder", metavar="NAME", help="which program this is; default: user, machine and process")
+    it.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 100, among exclusive ones; default 0")
+    it.setting("--wait-s", default=WAIT_S, parse=seconds_or_zero, metavar="S", help="how long to wait for the lease")
+    it.setting("--ttl-s", default=TTL_S, parse=seconds, metavar="S", help="a term; it is renewed every third of one")
+    it.setting("--drain-s", default=DRAIN_S, parse=seconds_or_zero, metavar="S", help="how long others may finish")
+    it.add_argument("--quiet", action="store_true", help="say nothing while waiting")
+
+
+def _unit(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?", text):
+        raise BadValue(f"{text!r} is no name; allowed: up to 52 of a-z, 0-9 and - in between")
+    return text
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        starting.loaded()
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except StoreError as error:
+        print(f"fleetctl: {error}", file=sys.stderr)
+        return REFUSED
+    except OutputLost as error:
+        return error.exit_code("fleetctl")
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+def _run(said: list[str]) -> int:
+    at = said.index("--") if "--" in said and said[0] in ("run", "every") else len(said)
+    options, unknown = parser().parse_known_args(said[:at])
+    if unknown:
+        options.parser.error(f"not known here: {' '.join(unknown)}")
+    if options.run in (run, every):
+        options.words += said[at + 1 :]
+    return int(options.run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What `fleetctl COMMAND --help` says beside the settings: exit codes, the fields of --json, examples.
+
+Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `fleetctl.py`.
+"""
+
+MAIN = """\
+commands:
+  init       makes the leases in a database, and adds hosts
+  run        runs a command under a lease
+  status     which program has which host, for what, until when; which wait
+  watch      a line for every change
+  history    what has happened on a host
+  acquire, renew, release    the same by hand, for scripts and other languages
+  every      prints a systemd timer, or a CronJob, that runs a command under a lease
+  doctor     checks the database, its clock, and what was left behind
+
+A lease ends by time, and proves nothing: what runs under it has to stop when it is lost. `run` sees to that.
+--database is sqlite:///PATH, for the programs of one machine, or postgresql://USER@HOST/NAME, for a fleet. A password
+stands in ~/.pgpass or PGPASSWORD.
+
+examples:
+  fleetctl init --host gpu-box-1
+  fleetctl run --exclusive gpu-box-1 --purpose "bench qwen3" -- python bench.py
+  fleetctl status
+
+exit codes of all commands (each has more: COMMAND --help):
+  64   wrong usage
+  69   refused         the database isn't reached or says no, or there is no such host
+  74   what it prints can't be written
+  130  interrupted
+  141  its output is no longer read
+"""
+
+INIT = """\
+Needs a user who may create a schema (failover_fleet); the clients' role needs only what --grant gives it: it calls
+functions, and can read and write no table of its own accord. May be run again, to add hosts or to migrate.
+
+examples:
+  fleetctl init --host gpu-box-1 --host gpu-box-2
+  fleetctl init --database postgresql://admin@db/fleet --grant fleet_clients --host gpu-box-1
+  fleetctl init --database postgresql://db/fleet --grant fleet_clients --print     the SQL, and nothing is done
+"""
+
+RUN = """\
+Waits for the lease, runs the command, and gives the lease back when nothing of the command is left. Without a renewal
+for two thirds of --ttl-s the command is killed, and with it whatever it has started: by a guard of its own, also when
+fleetctl is stopped or killed. Requests that go through a door need the header x-failover-lease: $FAILOVER_LEASE.
+
+An exclusive lease stops new traffic at once. What is there may finish within --drain-s, and is then paused.
+At the end fleetctl says whether the time was clean: whether every door that enforces the lease was there, and let
+through no request but the lease's own.
+
+exit codes: the command's own (128+n when signal n ended it), or
+  69   refused         the database isn't reached, or there is no such host
+  70   lost            the lease was lost, and the command was killed
+  71   tainted         the command ended with 0, and its time wasn't clean
+  75   not in time     --wait-s is over, or --window was before it could run
+  126  can't be run    the command is there, and can't be started
+  127  not found       there is no such command
+
+examples:
+  fleetctl run --exclusive gpu-box-1 --purpose "bench qwen3" -- python bench.py
+  fleetctl run --exclusive gpu-box-1 --purpose nightly --window 2h -- ./eval.sh
+  fleetctl run --shared gpu-box-1 --purpose agents -- ./agent
+"""
+
+ACQUIRE = """\
+Prints lease, token, and for how long it may be relied on: two thirds of a term. It has to be renewed until then, and to
+be given back. `run` does all of that.
+
+exit codes: 0 granted; 69 refused; 75 not in time
+
+fields of --json: host, lease, token, mode, relied_on_s, renew_every_s
+
+examples:
+  fleetctl acquire --exclusive gpu-box-1 --purpose bench --json > lease.json
+  fleetctl renew gpu-box-1 --lease "$(jq -r .lease lease.json)" --token "$(jq -r .token lease.json)"
+  fleetctl release gpu-box-1 --lease "$(jq -r .lease lease.json)"
+"""
+
+RENEW = """\
+exit codes: 0 renewed; 70 it has lapsed, and what runs under it has to stop: a renewal never brings it back
+
+fields of --json: relied_on_s, wanted (an exclusive lease waits for this shared one)
+"""
+
+RELEASE = """\
+exit codes: 0 given back; 70 it had lapsed before
+"""
+
+STATUS = """\
+fields of --json: hosts, a list of host, now (the database's), newest (token), leases (id, lease, mode, holder,
+  purpose, priority, token (null: it waits), asked_at, granted_at, renewed_at, expires_at, ttl_s, drain_s), and
+  doors (door, strangers: how often requests were seen that no lease covered, seen_at, ended). Times are seconds since
+  1970.
+
+examples:
+  fleetctl status
+  fleetctl status gpu-box-1 --json | jq '.hosts[0].leases[] | select(.token != null) | .holder'
+"""
+
+WATCH = """\
+Looks every second; ends with Ctrl-C. With --json a line is one host as in `status --json`.
+
+examples:
+  fleetctl watch gpu-box-1
+"""
+
+HISTORY = """\
+Of each host the last thousand events are kept: asked, granted, released, left (it wished no longer), lapsed.
+
+examples:
+  fleetctl history gpu-box-1 --last 20
+"""
+
+DOCTOR = """\
+exit codes: 0 nothing FAILs (there may be warnings); 1 something does
+"""
+
+EVERY = """\
+Prints the files, and changes nothing: systemd or Kubernetes starts the command. TIMES are cron's five fields.
+
+examples:
+  fleetctl every "0 3 * * *" --exclusive gpu-box-1 --window 2h --purpose nightly -- /opt/bench/run.sh
+  fleetctl every "0 3 * * 1-5" --exclusive gpu-box-1 --window 2h --as cronjob --image bench:1 -- /opt/bench/run.sh
+"""

@@ -1,0 +1,179 @@
+"""Does another program keep the rules? For a program in any language that is to take leases.
+
+    python -m fleet.contract --database sqlite:///PATH -- ./my-program
+
+The program is started with FAILOVER_DATABASE and FAILOVER_HOST. It is to take that host alone, work as long as it may,
+and give the host back within a term after SIGTERM. A term may be as short as 3 s (`ttl_s`). What is tried:
+
+1. it has a lease while it works, and renews it before it is relied on no longer
+2. it gives its lease back when it ends in order
+3. it waits while another has the host, and goes on when that is over
+4. it has ended, or stopped working (FAILOVER_WORKING is a file that it touches as it works), before its lease lapses,
+   when it can't renew
+"""
+
+import argparse
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.rules.leases import Row, seen
+from fleet.shell.store import Store, StoreError, database, open_store
+from sidecar.terminal.settings import Parser, seconds, valued
+
+REFUSED = 69
+
+
+class Broken(Exception):
+    """A rule, and what was seen instead."""
+
+
+class Contract:
+    def __init__(self, url: str, command: list[str], patience_s: float) -> None:
+        self.store: Store = open_store(url)
+        self.host = f"contract-{secrets.token_hex(4)}"
+        self.store.init([self.host])
+        self._patience_s, self._command, self._url = patience_s, command, url
+        self._working = Path(tempfile.mkdtemp(prefix="contract-")) / "working"
+        self._programs: list[subprocess.Popen[bytes]] = []
+
+    def run(self, say: Callable[[str], None]) -> None:
+        """Raises Broken."""
+        try:
+            for rule in (self.renews, self.gives_back, self.waits, self.steps_down):
+                rule()
+                say(f"ok    {rule.__doc__}")
+        finally:
+            for program in self._programs:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
+                program.wait()
+
+    def renews(self) -> None:
+        """it has a lease while it works, and renews it in time"""
+        program = self._start()
+        first = self._held("it takes the host")
+        for _ in range(3):
+            renewed = self._renewal(first)
+            if renewed.token != first.token or renewed.renewed_at > first.renewed_at + first.ttl_s * 2 / 3:
+                raise Broken(f"it was renewed after {renewed.renewed_at - first.renewed_at:.1f} s of {first.ttl_s:g} s")
+            first = renewed
+        self._end(program)
+
+    def waits(self) -> None:
+        """it waits while another has the host, and goes on when that is over"""
+        lease = self._take()
+        self._working.unlink(missing_ok=True)
+        program = self._start()
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            self.store.call("renew", host=self.host, lease=lease, token=self._row(lease).token)
+            if self._working.exists():
+                raise Broken("it works while another has the host")
+            time.sleep(0.1)
+        self.store.call("release", host=self.host, lease=lease)
+        self._held("it takes the host when that is free")
+        self._end(program)
+
+    def gives_back(self) -> None:
+        """it gives its lease back when it ends in order"""
+        program = self._start()
+        row = self._held("it takes the host")
+        self._end(program)
+        events = [each["event"] for each in self.store.call("history", host=self.host, last=10)]
+        if "released" not in events[:2] or self._rows():
+            raise Broken(f"its lease (token {row.token}) wasn't given back: {', '.join(events[:3])}")
+
+    def steps_down(self) -> None:
+        """it has stopped working before its lease lapses, when it can't renew"""
+        program = self._start()
+        row = self._held("it takes the host")
+        self._renewal(row)
+        self.store.call("release", host=self.host, lease=row.lease)
+        lapses_at = time.monotonic() + row.ttl_s
+        while time.monotonic() < lapses_at and program.poll() is None:
+            time.sleep(0.02)
+        self._working.unlink(missing_ok=True)
+        time.sleep(1.0)
+        if program.poll() is None and self._working.exists() and not self._rows():
+            raise Broken("it works on without a lease")
+
+    # -- the program -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        told = {"FAILOVER_DATABASE": self._url, "FAILOVER_HOST": self.host, "FAILOVER_WORKING": str(self._working)}
+        self._programs.append(subprocess.Popen(self._command, env=os.environ | told, process_group=0))
+        return self._programs[-1]
+
+    def _end(self, program: subprocess.Popen[bytes]) -> None:
+        program.send_signal(signal.SIGTERM)
+        try:
+            program.wait(self._patience_s)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"it doesn't end within {self._patience_s:g} s after SIGTERM") from None
+
+    # -- the database ----------------------------------------------------------------------------------------------
+
+    def _rows(self) -> list[Row]:
+        found = seen(self.store.call("look", host=self.host))
+        return [row for row in found.rows if row.token is not None] if found is not None else []
+
+    def _row(self, lease: str) -> Row:
+        return next(row for row in self._rows() if row.lease == lease)
+
+    def _held(self, what: str) -> Row:
+        row = self._until(lambda: next(iter(self._rows()), None), what)
+        if not row.exclusive:
+            raise Broken("its lease is a shared one")
+        return row
+
+    def _renewal(self, before: Row) -> Row:
+        def look() -> Row | None:
+            return next((row for row in self._rows() if row.renewed_at > before.renewed_at), None)
+
+        return self._until(look, "it renews its lease")
+
+    def _until(self, look: Callable[[], Row | None], what: str) -> Row:
+        end = time.monotonic() + self._patience_s
+        while (found := look()) is None:
+            if time.monotonic() >= end:
+                raise Broken(f"not within {self._patience_s:g} s: {what}")
+            time.sleep(0.02)
+        return found
+
+    def _take(self) -> str:
+        lease = secrets.token_hex(16)
+        values = {"mode": "exclusive", "priority": 0, "holder": "the contract's test", "purpose": "", "drain": 0.0}
+        rows = self.store.call("ask", host=self.host, lease=lease, ttl=10.0, wait=10.0, **values)
+        if rows[0]["token"] is None:
+            raise Broken("a lease is left of a program that has ended")
+        return lease
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m fleet.contract", description="Does a program keep the rules of leases?",
+                    formatter_class=argparse.RawDescriptionHelpFormatter, epilog=__doc__)  # fmt: skip
+    parser.setting("--database", parse=database, required=True, metavar="URL", help="hosts are added to it")
+    parser.add_argument("--patience-s", type=valued(seconds), default=60.0, metavar="S", help="for each step")
+    parser.add_argument("words", nargs="+", metavar="COMMAND", help="the program")
+    options = parser.parse_args(argv)
+    try:
+        Contract(options.database, options.words, options.patience_s).run(print)
+    except Broken as error:
+        print(f"BROKEN  {error}", file=sys.stderr)
+        return 1
+    except StoreError as error:
+        print(f"python -m fleet.contract: {error}", file=sys.stderr)
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What is decided about leases, and nothing that touches the world. Pure."""

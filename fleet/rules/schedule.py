@@ -1,0 +1,126 @@
+"""A cron line as systemd's calendar, and the files that run a command under a lease at those times. Pure.
+
+We write no scheduler: systemd and Kubernetes have one each. Both may start late, or twice; the lease sees to the rest.
+"""
+
+import re
+from collections.abc import Sequence
+
+from sidecar.terminal.names import BadValue
+
+_DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("day of the week", 0, 7))
+_PART = re.compile(r"(\*|\w+)(?:-(\w+))?(?:/(\d+))?")
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
+def calendar(cron: str) -> list[str]:
+    """`OnCalendar=` values. Two where cron means "this day of the month, or that of the week". Raises BadValue."""
+    fields = cron.split()
+    if len(fields) != 5:
+        raise BadValue(f"{cron!r} is no time; allowed: cron's five fields such as '0 3 * * *' (every day at 3)")
+    minute, hour, day, month, weekday = (_values(text, *field) for text, field in zip(fields, _FIELDS, strict=True))
+    time = f"{_list(hour)}:{_list(minute)}:00"
+    days = ",".join(dict.fromkeys(_DAYS[number % 7] for number in sorted(weekday or ())))
+    by_day, by_week = f"*-{_list(month)}-{_list(day)} {time}", f"{days} *-{_list(month)}-* {time}"
+    if weekday is None:
+        return [by_day]
+    return [by_week] if day is None else [by_day, by_week]
+
+
+def _values(text: str, what: str, least: int, most: int) -> list[int] | None:
+    """None: all of them."""
+    if text == "*":
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        step = int(match[3] or 1) if match is not None else 0
+        if match is None or not step or (match[1] == "*" and match[2]):
+            raise _no_field(text, what, least, most)
+        first = least if match[1] == "*" else _number(match[1], what)
+        last = most if match[1] == "*" or (match[3] and not match[2]) else _number(match[2] or match[1], what)
+        if not least <= first <= last <= most:
+            raise _no_field(text, what, least, most)
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def _number(text: str, what: str) -> int:
+    names = {"month": _MONTHS, "day of the week": _DAYS}.get(what, ())
+    if text.capitalize() in names:
+        return names.index(text.capitalize()) + (what == "month")
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def _no_field(text: str, what: str, least: int, most: int) -> BadValue:
+    return BadValue(f"{text!r} is no {what}; allowed: {least} to {most}, *, lists (1,2), ranges (1-5) and steps (*/2)")
+
+
+def _list(values: Sequence[int] | None) -> str:
+    return "*" if values is None else ",".join(f"{value:02d}" for value in values)
+
+
+# -- the files -----------------------------------------------------------------------------------------------------
+
+
+def systemd(name: str, cron: str, words: Sequence[str], window_s: float) -> str:
+    times = "\n".join(f"OnCalendar={each}" for each in calendar(cron))
+    return f"""\
+# /etc/systemd/system/{name}.service
+[Unit]
+Description=fleetctl: {name}
+After=network-online.target
+
+[Service]
+Type=oneshot
+ExecStart={" ".join(_systemd_word(word) for word in words)}
+TimeoutStartSec={window_s + 60:.0f}
+
+# /etc/systemd/system/{name}.timer
+[Timer]
+{times}
+
+[Install]
+WantedBy=timers.target
+
+# systemctl daemon-reload && systemctl enable --now {name}.timer
+"""
+
+
+def cron_job(name: str, cron: str, words: Sequence[str], window_s: float, image: str) -> str:
+    calendar(cron)
+    command = "\n".join(f"                - {_yaml_word(word)}" for word in words)
+    return f"""\
+apiVersion: batch/v1
+kind: CronJob
+metadata:
+  name: {name}
+spec:
+  schedule: {_yaml_word(cron)}
+  concurrencyPolicy: Forbid
+  startingDeadlineSeconds: 600
+  jobTemplate:
+    spec:
+      backoffLimit: 0
+      activeDeadlineSeconds: {window_s + 60:.0f}
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+            - name: run
+              image: {_yaml_word(image)}
+              command:
+{command}
+"""
+
+
+def _systemd_word(word: str) -> str:
+    """Its own quoting: no shell is there, and % and $ mean something."""
+    word = word.replace("%", "%%").replace("$", "$$")
+    return word if _PLAIN.fullmatch(word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _yaml_word(word: str) -> str:
+    return "'" + word.replace("'", "''") + "'"

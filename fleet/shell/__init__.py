@@ -1,0 +1,1 @@
+"""The database, threads and clocks."""

@@ -1,0 +1,50 @@
+"""The simulator finds nothing, and would find something: each rule that is taken out of the database or of the
+client's machine is noticed."""
+
+from typing import Any
+
+import pytest
+
+from fleet.cli import clean
+from fleet.rules import term as t
+from tests.fleet import sim
+from tests.fleet.model import Host, Model
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_schedule_breaks_a_claim(part: int) -> None:
+    for seed in range(part * 100, part * 100 + 100):
+        sim.run(seed)
+
+
+@pytest.mark.parametrize(
+    "rule", ["_turn_of", "_clean", "place"], ids=["others are minded", "what isn't renewed lapses", "the order"]
+)
+def test_a_database_without_a_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    instead: dict[str, Any] = {
+        "_turn_of": staticmethod(lambda host, lease: True),
+        "_clean": Model._turn,
+        "place": lambda host, lease: (0, 0, -lease.id),
+    }
+    monkeypatch.setattr(Model if rule != "place" else Host, rule, instead[rule])
+    assert _noticed()
+
+
+@pytest.mark.parametrize(("what", "value"), [("MARGIN", 0.0), ("MARGIN", -0.1)])
+def test_a_margin_that_is_too_small_is_noticed(what: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t, what, value)
+    assert _noticed()
+
+
+def test_a_run_that_waits_for_no_door_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "not_heard_of", lambda doors, token: set())
+    assert _noticed()
+
+
+def _noticed() -> str:
+    for seed in range(1000):
+        try:
+            sim.run(seed)
+        except sim.Broken as error:
+            return str(error)
+    return ""
