@@ -1,0 +1,163 @@
+"""`dual-pods-controller`: binds pods that ask for models to instances of them that run."""
+
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "dual-pods-controller"):
+    starting.die_of_ctrl_c()
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dual_pods.rules.place import Mode, Settings
+from dual_pods.rules.strategic import BadPatch, mapping
+from dual_pods.shell.controller import Controller, Options
+from dual_pods.shell.kube import ACCOUNT, Kube, NoCluster
+from dual_pods.shell.lease import Lease
+from dual_pods.shell.pages import Pages
+from dual_pods.shell.prometheus import Prometheus
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.extras import how_to_get
+from sidecar.terminal.logs import FORMATS, Log
+from sidecar.terminal.names import VERSION
+from sidecar.terminal.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
+from sidecar.wire.tcp import CannotListen
+
+EXAMPLES = """\
+examples:
+  dual-pods-controller --server-pod /etc/dual-pods/server-pod.yaml     as k8s/dual_pods runs it
+  dual-pods-controller --mode sleep                                    a server pod for each instance of vLLM
+"""
+
+
+def parser(environment: Mapping[str, str] | None = None) -> Parser:
+    it = Parser(
+        prog="dual-pods-controller",
+        description="Binds pods that ask for models (requesters) to instances of them in server pods: wakes one that "
+        "sleeps, launches one where there is none, and puts it to sleep when its requester goes.",
+        epilog=EXAMPLES,
+        environment=environment,
+    )
+    it.setting("--mode", default="swap", choices=[mode.value for mode in Mode], help="direct: a server pod for each "
+               "requester; sleep: one for each instance; swap: a pool on each node")  # fmt: skip
+    it.setting("--namespace", default="", metavar="NAME", shown_default="its own", help="the one that is looked at")
+    it.setting("--server-pod", parse=Path, metavar="FILE", help="the pod of a node's pool, as YAML; needed for swap")
+    it.setting("--admin-keys", parse=Path, metavar="FILE", help="of the pools: its first line is what they are told by")
+    it.setting("--sleepers", parse=size_bytes, metavar="SIZE", shown_default="what is there",
+               help="what instances that sleep may hold of each accelerator when another is launched")  # fmt: skip
+    it.setting("--prometheus", default="", metavar="URL", help="where accelerators' memory is read without a ledger")
+    it.setting("--measured-after-s", default="20", parse=seconds_or_zero, metavar="S",
+               help="and how late it may be: a figure counts from so long after the last sleep")  # fmt: skip
+    it.setting("--ready-within-s", default="600", parse=seconds, metavar="S", help="a requester that isn't Ready by "
+               "then gets a warning that says why")  # fmt: skip
+    it.setting("--tries", default="3", parse=count, metavar="N", help="an instance that fails so often is made anew")
+    it.setting("--node-taint", default="", metavar="KEY", help="only nodes with this taint, and each gets its pool")
+    it.setting("--resource", default="nvidia.com/gpu", metavar="NAME", help="as what accelerators are counted")
+    it.setting("--owner", default="", metavar="DEPLOYMENT", help="the Deployment that owns the server pods")
+    it.setting("--lease", default="dual-pods", metavar="NAME", help="by which one of several controllers leads")
+    it.setting("--lease-s", default="15", parse=seconds, metavar="S", help="how long it lasts without a renewal")
+    it.setting("--listen", default=":8080", parse=host_port, metavar="HOST:PORT", help="/live, /metrics, /dual-pods")
+    it.setting("--api-server", default="", metavar="URL", shown_default="this pod's cluster", help="another one")
+    it.setting("--token-file", parse=Path, metavar="FILE", help="the token for it")
+    it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
+    return it
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return Settings(
+        mode=Mode(options.mode),
+        sleepers_bytes=options.sleepers,
+        measured_after_s=options.measured_after_s,
+        bound_s=options.ready_within_s,
+        tries=options.tries,
+        every_node=bool(options.node_taint) and options.mode == "swap",
+    )
+
+
+def _template(it: Parser, options: argparse.Namespace) -> dict[str, Any]:
+    if options.mode != "swap":
+        return {}
+    if options.server_pod is None:
+        it.error("--server-pod is needed: the pod in which a node's pool runs")
+    try:
+        found = mapping(options.server_pod.read_text(encoding="utf-8"))
+        if not all(isinstance(c.get("name"), str) for c in found["spec"]["containers"]):
+            raise BadPatch("each container needs a name")
+        return found
+    except OSError as error:
+        it.error(f"--server-pod {options.server_pod}: {error.strerror}")
+    except (BadPatch, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        it.error(f"--server-pod {options.server_pod} holds no pod: {error}")
+
+
+def _admin_key(it: Parser, options: argparse.Namespace) -> str:
+    if options.admin_keys is None:
+        return ""
+    try:
+        text: str = options.admin_keys.read_text(encoding="utf-8")
+        return next(line.strip() for line in text.splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError, StopIteration) as error:
+        it.error(f"--admin-keys {options.admin_keys}: {getattr(error, 'strerror', None) or 'there is no key in it'}")
+
+
+def _namespace(options: argparse.Namespace) -> str:
+    own = ACCOUNT / "namespace"
+    return str(options.namespace or (own.read_text().strip() if own.is_file() else "default"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    it = parser()
+    options = it.parse_args(argv)
+    if find_spec("yaml") is None:
+        it.error(f"it needs the package PyYAML: {how_to_get('dual-pods')}")
+    template, namespace = _template(it, options), _namespace(options)
+    log = Log("dual-pods-controller", json=options.log_format == "json")
+    try:
+        kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
+    except (NoCluster, OSError) as error:
+        it.error(str(error))
+    me = f"{socket.gethostname()}_{os.getpid()}"
+    lease = Lease(kube, namespace, options.lease, me, options.lease_s, log)
+    more = Options(
+        namespace, _settings(options), template, _admin_key(it, options), options.owner, options.node_taint,
+        resource=options.resource,
+    )  # fmt: skip
+    every_s = max(options.measured_after_s / 2, 1.0)
+    prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
+    controller = Controller(kube, lease, more, prometheus, log)
+
+    async def serve() -> int:
+        ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        try:
+            server = await Pages(controller).serve(options.listen)
+        except CannotListen as error:
+            print(f"dual-pods-controller: {error}", file=sys.stderr)
+            return 1
+        log.info("started", mode=options.mode, namespace=namespace, api_server=kube.url)
+        running, told = asyncio.create_task(controller.run()), asyncio.create_task(ended.wait())
+        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        await controller.end()
+        running.cancel()
+        server.close()
+        return 0
+
+    try:
+        starting.loaded()
+        return asyncio.run(serve())
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,166 @@
+"""`dualctl`: who asks, who runs, who sleeps where, and what each waits for."""
+
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "dualctl"):
+    starting.die_of_ctrl_c()
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sidecar.terminal import table
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.formatting import size
+from sidecar.terminal.settings import Parser, seconds
+from sidecar.terminal.terminal import OutputLost, say
+
+EXAMPLES = """\
+examples:
+  dualctl status                                 asks the controller through kubectl, as its user
+  dualctl status --controller http://localhost:8080     straight, say through kubectl port-forward
+  dualctl status --watch
+  dualctl status --json | jq '.requesters[] | select(.phase != "ready")'
+
+exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead; 2, no controller answers;
+64, wrong usage
+"""
+NOT_READY, NO_CONTROLLER = 1, 2
+
+
+class NoController(Exception):
+    """A sentence."""
+
+
+def parser(environment: Mapping[str, str] | None = None) -> Parser:
+    it = Parser(prog="dualctl", description="Looks at dual pods.", epilog=EXAMPLES, environment=environment)
+    commands = it.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    status = commands.add_parser(
+        "status", description="Who asks, who runs, who sleeps where, and what each waits for.", epilog=EXAMPLES
+    )
+    status.set_defaults(parser=status)
+    status.setting("--controller", default="", metavar="URL", shown_default="through kubectl", help="where it listens")
+    status.setting("--namespace", default="dual-pods", metavar="NAME", help="its namespace, for kubectl")
+    status.setting("--answer-timeout-s", default="10", parse=seconds, metavar="S", help="how long it may take")
+    status.setting("--every-s", default="2", parse=seconds, metavar="S", help="how often --watch looks")
+    status.add_argument("--watch", action="store_true", help="again and again")
+    status.add_argument("--json", action="store_true", help="for programs")
+    return it
+
+
+def _look(options: argparse.Namespace) -> dict[str, Any]:
+    """Kubernetes asks any of the replicas, and one of them leads."""
+    found = _look_once(options)
+    for _ in range(0 if options.controller else 7):
+        if found.get("leads", True):
+            break
+        found = _look_once(options)
+    return found
+
+
+def _look_once(options: argparse.Namespace) -> dict[str, Any]:
+    body = _straight(options) if options.controller else _through_kubectl(options)
+    try:
+        found = json.loads(body)
+        if not isinstance(found, dict) or "requesters" not in found:
+            raise ValueError("it is no status")
+        return found
+    except ValueError as error:
+        raise NoController(f"the controller's answer isn't understood: {error}") from None
+
+
+def _straight(options: argparse.Namespace) -> bytes:
+    from sidecar.http.http_client import HttpClient, Unanswered
+
+    async def ask() -> bytes:
+        url = options.controller.rstrip("/") + "/dual-pods"
+        answer = await HttpClient().ask("GET", url, timeout_s=options.answer_timeout_s)
+        if answer.status != 200:
+            raise NoController(f"{url} says {answer.status}; is that the controller's --listen?")
+        return answer.body
+
+    try:
+        return asyncio.run(ask())
+    except Unanswered as error:
+        raise NoController(f"no controller answers: {error}") from None
+
+
+def _through_kubectl(options: argparse.Namespace) -> bytes:
+    """With its user's own rights, and whatever its configuration needs to log in."""
+    if shutil.which("kubectl") is None:
+        raise NoController("there is no kubectl here; give --controller URL, such as that of a port-forward")
+    path = f"/api/v1/namespaces/{options.namespace}/services/http:dual-pods:http/proxy/dual-pods"
+    try:
+        done = subprocess.run(["kubectl", "get", "--raw", path], capture_output=True, timeout=options.answer_timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NoController(f"kubectl hasn't answered within {options.answer_timeout_s:g} s") from None
+    if done.returncode:
+        raise NoController(f"kubectl says: {done.stderr.decode(errors='replace').strip()[:500]}")
+    return done.stdout
+
+
+def lines(status: dict[str, Any], now: float) -> list[str]:
+    if not status["leads"]:
+        return ["this controller doesn't lead: the other replica does, or none yet"]
+    asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "SINCE", "SAYS"]]
+    for it in status["requesters"]:
+        since = _ago(now - it["since"])
+        has = ",".join(it["accelerators"]) or "-"
+        asks.append([it["name"], it["node"] or "-", has, it["phase"], since, it["says"]])
+    runs = [["SERVER POD", "NODE", "INSTANCE", "STATE", "ACCELERATORS", "HOLDS", "FOR"]]
+    for server in status["servers"]:
+        words = f"{server['how']} {server['why']}".strip()
+        runs += [[server["name"], server["node"], "-", words, "", "", ""]] if not server["instances"] else []
+        for it in server["instances"]:
+            held = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
+            state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
+            holds = size(sum(held.values())) if held else "-"
+            runs.append([server["name"], server["node"], it["id"], state, ",".join(it["accelerators"]), holds,
+                         it["requester"] or "-"])  # fmt: skip
+    return [*table.lines(asks), "", *table.lines(runs)]
+
+
+def _ago(seconds_: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds_ >= length:
+            return f"{seconds_ / length:.0f}{unit}"
+    return f"{max(seconds_, 0):.0f}s"
+
+
+def _show(options: argparse.Namespace) -> int:
+    status = _look(options)
+    shown = [json.dumps(status)] if options.json else lines(status, datetime.now(UTC).timestamp())
+    for line in shown:
+        say(line)
+    ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
+    return 0 if status["leads"] and ready else NOT_READY
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    try:
+        starting.loaded()
+        while True:
+            code = _show(options)
+            if not options.watch:
+                return code
+            time.sleep(options.every_s)
+            say("")
+    except NoController as error:
+        print(f"dualctl: {error}", file=sys.stderr)
+        return NO_CONTROLLER
+    except OutputLost as error:
+        return error.exit_code("dualctl")
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

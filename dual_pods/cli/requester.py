@@ -1,0 +1,112 @@
+"""`dual-pods-requester`: the program in a pod that asks for a model. It takes the words of the specification's stub
+(`--relay-port-1=8000`) and the variables of FMA's requester (`PROBES_PORT`, `SPI_PORT`) as well.
+"""
+
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "dual-pods-requester"):
+    starting.die_of_ctrl_c()
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dual_pods.shell import devices
+from dual_pods.shell.requester import Requester
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.logs import FORMATS, Log
+from sidecar.terminal.names import BadValue
+from sidecar.terminal.settings import Parser
+from sidecar.wire.tcp import CannotListen
+
+EXAMPLES = """\
+examples:
+  dual-pods-requester --relay-port 8000                    what comes to port 8000 goes to the instance's
+  dual-pods-requester --admin-port 8001 --relay-port 8000,8080
+  curl localhost:8080/ready                                200 once an instance of its model is awake
+"""
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise BadValue(f"{text!r} is no port; allowed: 1 to 65535")
+    return int(text)
+
+
+def _ports(text: str) -> list[int]:
+    return [_port(part) for part in text.split(",") if part]
+
+
+class _Parser(Parser):
+    """The specification's stub calls its ports one by one: `--relay-port-1=8000 --relay-port-2=8001`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        ports, rest, words = list[str](), list[str](), list(sys.argv[1:] if args is None else args)
+        while words:
+            word = words.pop(0)
+            match = re.fullmatch(r"--relay-port-\d+(?:=(.*))?", word)
+            if match is None:
+                rest.append(word)
+            elif match[1] is not None or words:
+                ports.append(match[1] if match[1] is not None else words.pop(0))
+        return super().parse_known_args([*rest, "--relay-port", ",".join(ports)] if ports else rest, namespace)
+
+
+def parser(environment: Mapping[str, str] | None = None) -> Parser:
+    it = _Parser(
+        prog="dual-pods-requester",
+        description="Stands for a model in a pod: says which accelerators the pod got, is ready when an instance of "
+        "the model is awake elsewhere, and relays its ports to it.",
+        epilog=EXAMPLES,
+        environment=environment,
+    )
+    it.setting("--host", default="", metavar="HOST", shown_default="every address", help="where it listens")
+    it.setting("--admin-port", default="8081", parse=_port, metavar="PORT", env="SPI_PORT", help="for the controller")
+    it.setting("--probes-port", default="8080", parse=_port, metavar="PORT", env="PROBES_PORT", help="for kubelet")
+    it.setting("--metrics-port", parse=_port, metavar="PORT", help="another one, with the same pages")
+    it.setting("--debug-port", parse=_port, metavar="PORT", help="another one, with the same pages")
+    it.setting("--relay-port", default="", parse=_ports, metavar="PORT,...", help="those that lead to the instance")
+    it.setting("--accelerators", default="", metavar="ID,...", help="what this pod got; empty: as its variables or the "
+               "driver say")  # fmt: skip
+    it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
+    return it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    log = Log("dual-pods-requester", json=options.log_format == "json")
+    ports = [options.admin_port, options.probes_port, options.metrics_port, options.debug_port]
+    requester = Requester(lambda: devices.names(options.accelerators, os.environ), devices.memory_mib, log)
+
+    async def serve() -> int:
+        ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        try:
+            for port in dict.fromkeys(port for port in ports if port is not None):
+                await requester.serve((options.host, port))
+            for port in options.relay_port:
+                await requester.relay((options.host, port))
+        except CannotListen as error:
+            print(f"dual-pods-requester: {error}", file=sys.stderr)
+            return 1
+        log.info("serving", ports=[port for port in ports if port], relays=options.relay_port)
+        running = asyncio.create_task(requester.run())
+        await ended.wait()
+        running.cancel()
+        requester.close()
+        return 0
+
+    try:
+        starting.loaded()
+        return asyncio.run(serve())
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

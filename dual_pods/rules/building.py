@@ -1,0 +1,232 @@
+"""What a server pod is made of, and what a pool is asked to launch. Pure.
+
+Where each instance has a pod (`direct`, `sleep`), it is the requester's pod, as its server patch changes it, on the
+requester's node and accelerators. Where a pool runs (`swap`), its pod comes from the controller's own template, and the
+patched container's command becomes an entry of models.yaml.
+
+A requester's labels don't go over to the pod that runs it: a Service or a ReplicaSet that selects them would take that
+pod for one of its own.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from dual_pods.rules import names
+from dual_pods.rules.facts import Ask
+from dual_pods.rules.strategic import BadPatch, expanded, mapping, merged
+from pool.entries import Entry
+from sidecar.terminal.names import BadValue
+
+Object = dict[str, Any]
+DEFAULT_PORT = 8000
+_OF_THE_SERVER = (
+    "nodeName",
+    "priority",
+    "preemptionPolicy",
+    "serviceAccount",
+    "schedulingGates",
+    "ephemeralContainers",
+)
+"""What the API server or the scheduler has filled in, and refuses to be told."""
+_TOKEN = "kube-api-access-"
+_WHERE = "kubernetes.io/hostname"
+_SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
+
+
+def ask(pod: Mapping[str, Any]) -> Ask:
+    """Raises BadPatch, with a sentence about the user's annotation."""
+    annotations = pod["metadata"].get("annotations") or {}
+    node = pod["spec"].get("nodeName") or ""
+    known = {"NodeName": node, "LocalVolume": f"{node}-local"}
+    patch = mapping(expanded(names.said(annotations, names.SERVER_PATCH) or "", known))
+    plain = {"metadata": {"labels": {}, "annotations": {}}, "spec": _plain(pod["spec"])}
+    try:
+        made = merged(plain, patch)
+        spec = made["spec"]
+        found = [c for c in spec["containers"] if c["name"] == names.CONTAINER]
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise BadPatch("it doesn't leave a pod: spec has to hold containers, each with a name") from None
+    if not found or "image" not in found[0]:
+        raise BadPatch(f"it removes the container {names.CONTAINER}, or its image")
+    container = found[0]
+    more = mapping(annotations[names.MODEL]) if annotations.get(names.MODEL) else {}
+    entry = {**_entry(container), **more}
+    meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
+    endpoint(container)
+    needs = entry.pop("memory", 0)
+    return Ask(
+        wish=names.digest([spec, entry]),
+        pod={"metadata": meta, "spec": spec},
+        entry=entry,
+        references=tuple(str(v["name"]) for v in container.get("env") or () if "valueFrom" in v),
+        needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
+    )
+
+
+def _plain(spec: Mapping[str, Any]) -> Object:
+    """A pod's spec as its user wrote it, about: without what the API server has added."""
+    found = {key: value for key, value in spec.items() if key not in _OF_THE_SERVER}
+    claims = [claim["name"] for claim in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in claim]
+    if claims:  # they are the requester's own, and go with it
+        found["resourceClaims"] = [claim for claim in spec["resourceClaims"] if claim["name"] not in claims]
+    found["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
+    for kind in ("containers", "initContainers"):
+        found[kind] = [_plain_container(container, claims) for container in spec.get(kind) or ()]
+    return {key: value for key, value in found.items() if value != []}
+
+
+_PROBES = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
+
+
+def _plain_container(container: Mapping[str, Any], claims: list[str]) -> Object:
+    """How it is asked whether it is well is the requester's own: the patch says how the engine is."""
+    own = container["name"] == names.CONTAINER
+    found = {key: value for key, value in container.items() if not (own and key in _PROBES)}
+    found["volumeMounts"] = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
+    resources = dict(container.get("resources") or {})
+    resources["claims"] = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]
+    found["resources"] = {key: value for key, value in resources.items() if value != []}
+    return {key: value for key, value in found.items() if value != []}
+
+
+def _command(container: Mapping[str, Any]) -> list[str]:
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    if not all(isinstance(word, str) for word in words):
+        raise BadPatch("each word of a command is a text: quote numbers")
+    return words
+
+
+def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
+    """Where a server pod's container is asked, and where it says that it is ready: port and path."""
+    port = _port(container)
+    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
+    return port, (probe["port"] if isinstance(probe.get("port"), int) else port, str(probe.get("path", "/health")))
+
+
+def _port(container: Mapping[str, Any]) -> int:
+    words = _command(container)
+    for number, word in enumerate(words):
+        flag, _, value = word.partition("=")
+        if flag == "--port":
+            value = value or (words[number + 1] if number + 1 < len(words) else "")
+            if not value.isascii() or not value.isdigit() or not 0 < int(value) < 65536:
+                raise BadPatch(f"--port {value[:40]!r} is no port")
+            return int(value)
+    for port in container.get("ports") or ():
+        if isinstance(port.get("containerPort"), int):
+            return int(port["containerPort"])
+    return DEFAULT_PORT
+
+
+def _entry(container: Mapping[str, Any]) -> Object:
+    """`vllm serve MODEL ...` becomes the pool's words for it; any other command is one that the pool starts."""
+    words = _command(container)
+    environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or () if "valueFrom" not in v}
+    entry: Object = {"environment": environment} if environment else {}
+    if words[:2] == ["vllm", "serve"]:
+        return {"engine": "vllm", "arguments": _without(words[2:], ("--port", "--host")), **entry}
+    return {"engine": "command", "command": _without(words, ("--port",), "{port}"), **entry}
+
+
+def _without(words: list[str], flags: tuple[str, ...], instead: str = "") -> list[str]:
+    """The pool says where an engine listens."""
+    found, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, _ = word.partition("=")
+        if flag in flags:
+            if not equals and rest:
+                rest.pop(0)
+            found += [flag, instead] if instead else []
+        else:
+            found.append(word)
+    return found
+
+
+def _bytes(size: Any) -> int:
+    match = _SIZE.fullmatch(str(size).strip())
+    if match is None:
+        raise BadPatch(f"memory: {str(size)[:40]!r} is no size, such as 12GiB")
+    base = 1024 if (match[2] or "").endswith("i") else 1000
+    power: int = " KMGT".index((match[2] or " ")[0])
+    return int(match[1]) * int(base**power)
+
+
+def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
+    """What a pool gets. What is promised stays awake, so it is pinned. It is asked by a port of its own, whatever a
+    client calls it: else a request for one instance could wake another one of its model. Raises BadPatch where it is
+    no entry of models.yaml.
+    """
+    devices = sorted(accelerators)
+    if ask.references:
+        raise BadPatch(f"a pool can't look up {', '.join(ask.references)}: give each variable its value")
+    memory = dict(ask.needs) if isinstance(ask.needs, Mapping) else {d: ask.needs for d in devices if ask.needs}
+    entry = {**ask.entry, "name": instance, "devices": devices, "pin": True, "own_port": True}
+    entry |= {"memory": memory} if memory else {}
+    try:
+        msgspec.convert(entry, Entry)
+    except (msgspec.ValidationError, BadValue) as error:
+        raise BadPatch(f"a pool can't run it: {error}") from None
+    return {**entry, "id": instance}
+
+
+# -- pods --------------------------------------------------------------------------------------------------------------
+
+
+def _pin(node: str) -> Object:
+    terms = [{"matchExpressions": [{"key": _WHERE, "operator": "In", "values": [node]}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def pinned_to(spec: Mapping[str, Any]) -> str:
+    """The node that a server pod was made for, before the scheduler has looked at it."""
+    try:
+        affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        term = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]
+        return str(term["values"][0]) if term["key"] == _WHERE and len(term["values"]) == 1 else ""
+    except (KeyError, IndexError, TypeError):
+        return ""
+
+
+def _sees_all(container: Mapping[str, Any], kinds: Iterable[str]) -> Object:
+    """None is counted, and all are seen: what the device plugin does with a quantity of 0."""
+    resources = dict(container.get("resources") or {})
+    for part in ("limits", "requests"):
+        rest = {key: value for key, value in (resources.get(part) or {}).items() if key not in kinds}
+        resources[part] = rest | (dict.fromkeys(kinds, "0") if part == "limits" else {})
+    return {**container, "resources": {key: value for key, value in resources.items() if value}}
+
+
+def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name: str, kind: str) -> Object:
+    """The pod of one instance. `kind`: the resource as which accelerators are counted."""
+    seen = sorted(accelerators)
+    spec = dict(ask.pod["spec"])
+    containers = []
+    for container in spec["containers"]:
+        if container["name"] == names.CONTAINER:
+            rest = [v for v in container.get("env") or () if v.get("name") != "CUDA_VISIBLE_DEVICES"]
+            devices = {"name": "CUDA_VISIBLE_DEVICES", "value": ",".join(seen)}
+            container = _sees_all({**container, "env": [*rest, devices]}, [kind])
+        containers.append(container)
+    spec |= {"containers": containers, "affinity": _pin(node)}
+    labels = {**ask.pod["metadata"]["labels"], names.SERVER: "single", names.INSTANCE: instance}
+    annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: ",".join(seen)}
+    return _pod(name, labels, annotations, spec)
+
+
+def pool(template: Mapping[str, Any], node: str, name: str, kind: str, taint: str = "") -> Object:
+    """The pod of a node's pool, from the controller's template (`k8s/dual_pods`)."""
+    meta, spec = template.get("metadata") or {}, dict(template["spec"])
+    if taint:
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), {"key": taint, "operator": "Exists"}]
+    spec |= {"containers": [_sees_all(c, [kind]) for c in spec["containers"]], "affinity": _pin(node)}
+    labels = {**(meta.get("labels") or {}), names.SERVER: "pool"}
+    return _pod(name, labels, dict(meta.get("annotations") or {}), spec)
+
+
+def _pod(name: str, labels: Object, annotations: Object, spec: Object) -> Object:
+    meta = {"name": name, "labels": labels, "annotations": annotations, "finalizers": [names.FINALIZER]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

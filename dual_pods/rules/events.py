@@ -1,0 +1,156 @@
+"""What happens to the controller, and what it does. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dual_pods.rules.facts import Node, Requester, Server, Told
+
+Key = tuple[str, ...]
+"""By which the outcome of an effect is told: what it is, and what about."""
+
+
+class NodeSeen(NamedTuple):
+    node: Node
+
+
+class NodeGone(NamedTuple):
+    name: str
+
+
+class RequesterSeen(NamedTuple):
+    requester: Requester
+
+
+class ServerSeen(NamedTuple):
+    server: Server
+
+
+class PodGone(NamedTuple):
+    uid: str
+
+
+class Listed(NamedTuple):
+    """Everything that was there has been told."""
+
+
+class Has(NamedTuple):
+    """A requester has these accelerators."""
+
+    uid: str
+    accelerators: tuple[str, ...]
+
+
+class Tells(NamedTuple):
+    """A server pod says what it runs. None: it can't be reached, or has ended its answer."""
+
+    uid: str
+    told: Told | None
+
+
+class Measured(NamedTuple):
+    """Bytes in use on accelerators of a node, at a time."""
+
+    node: str
+    used: Mapping[str, int]
+    at: float
+
+
+class Done(NamedTuple):
+    """What became of an effect."""
+
+    key: Key
+    error: str = ""
+    """A sentence; empty: it was taken."""
+
+
+class Look(NamedTuple):
+    """The time has come that a plan named."""
+
+
+Event = NodeSeen | NodeGone | RequesterSeen | ServerSeen | PodGone | Listed | Has | Tells | Measured | Done | Look
+
+
+class Query(NamedTuple):
+    """Asks a requester which accelerators it has."""
+
+    requester: Requester
+
+
+class Create(NamedTuple):
+    """Makes a server pod; in the controller's own namespace where none is named."""
+
+    node: str
+    namespace: str
+    body: Mapping[str, Any]
+
+
+class PodOrder(NamedTuple):
+    """`delete-pod`, or `release`: takes the finalizer off."""
+
+    what: str
+    server: Server
+
+
+class MarkPod(NamedTuple):
+    """Changes labels and annotations, if the pod is still as it was seen. None removes."""
+
+    pod: Requester | Server
+    labels: Mapping[str, str | None]
+    annotations: Mapping[str, str | None]
+
+
+class Launch(NamedTuple):
+    """Adds an instance to a pool."""
+
+    server: Server
+    instance: str
+    entry: Mapping[str, Any]
+
+
+class Order(NamedTuple):
+    """To a server pod, about an instance: `wake`, `sleep` or `delete`."""
+
+    what: str
+    server: Server
+    instance: str
+
+
+class Relay(NamedTuple):
+    """Tells a requester where its instance is: a URL to ask whether it is ready, one to watch, a host, a port, and the
+    requester's restarts; () ends it.
+    """
+
+    requester: Requester
+    target: tuple[str, ...]
+
+
+class Say(NamedTuple):
+    """An Event of Kubernetes."""
+
+    pod: Requester | Server
+    reason: str
+    sentence: str
+    warning: bool = False
+
+
+Effect = Query | Create | PodOrder | MarkPod | Launch | Order | Relay | Say
+
+
+def key(effect: Effect) -> Key:
+    match effect:
+        case Query(requester):
+            return "query", requester.uid
+        case Create(node, _, body):
+            return "create", node, body["metadata"]["name"]
+        case PodOrder(what, server):
+            return what, server.uid
+        case MarkPod(pod):
+            return "mark", pod.uid
+        case Launch(server, instance):
+            return "launch", server.uid, instance
+        case Order(what, server, instance):
+            return what, server.uid, instance
+        case Relay(requester):
+            return "relay", requester.uid
+        case Say(pod, reason, sentence):
+            return "say", pod.uid, reason, sentence

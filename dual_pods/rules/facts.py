@@ -1,0 +1,129 @@
+"""What the controller has seen: nodes, requesters, server pods, and what each of those says that it runs. Pure.
+
+An instance's states are the pool's (`pool.entries.State`); a server pod with one engine is told of in the same words.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool.entries import State
+
+REST = frozenset({State.OFF, State.ASLEEP})
+"""No memory of an awake engine is held in these."""
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    ready: bool
+    usable: bool
+    """It has the taint that keeps others off, where one is asked for."""
+    kind: str = ""
+    """Its accelerators' type."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a requester wants to have run."""
+
+    wish: str
+    """The digest of all that makes one instance differ from another, but for its place."""
+    pod: Mapping[str, Any]
+    """The pod that runs it, where each instance has one: without a name, a node or accelerators."""
+    entry: Mapping[str, Any]
+    """As models.yaml says it, without devices."""
+    references: tuple[str, ...] = ()
+    """Variables whose values Kubernetes looks up."""
+    needs: Mapping[str, int] | int = 0
+    """Bytes on each accelerator while it is awake, or on every one the same; 0: not said."""
+
+
+@dataclass(frozen=True)
+class Requester:
+    uid: str
+    name: str
+    namespace: str
+    node: str = ""
+    ip: str = ""
+    running: bool = False
+    """Its container runs, ready or not."""
+    leaving: bool = False
+    """It is marked for deletion, or has ended."""
+    ready: bool = False
+    restarts: int = 0
+    ask: Ask | None = None
+    wrong: str = ""
+    """Why it can't be served, whatever happens: what is wrong with its annotations."""
+    admin_port: int = 0
+    old: bool = False
+    """It uses the specification's older words."""
+    why: str = ""
+    """Why it doesn't run: the scheduler's words."""
+    created: float = 0.0
+    version: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Labels and annotations of ours that it has."""
+
+    @property
+    def wants(self) -> bool:
+        return self.ask is not None and not self.leaving
+
+
+@dataclass(frozen=True)
+class Server:
+    uid: str
+    name: str
+    namespace: str
+    node: str
+    ip: str = ""
+    pool: bool = True
+    instance: str = ""
+    """The one that it runs, if it isn't a pool."""
+    accelerators: frozenset[str] = frozenset()
+    running: bool = False
+    leaving: bool = False
+    ended: bool = False
+    """Every container of it has ended: kubelet says so. That is proof."""
+    why: str = ""
+    """Why it doesn't run: kubelet's words."""
+    held: bool = False
+    """It has our finalizer."""
+    version: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
+    """Where its engine, or its pool, is asked."""
+    probe: tuple[int, str] = (0, "/")
+    """Where its only engine says that it is ready: port and path."""
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    """Instance -> the uid of the requester that it is promised to."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    id: str
+    state: State
+    accelerators: frozenset[str]
+    why: str = ""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """What it takes on each accelerator while it is awake, as measured last."""
+    asleep_bytes: Mapping[str, int] = field(default_factory=dict)
+    last_used: float = 0.0
+    port: int = 0
+    """Its own, of its pool's door; 0: it has none yet."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    total: int
+    free: int
+    leased: int = 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a server pod says it runs."""
+
+    instances: Mapping[str, Instance]
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+    """Accelerator -> what its ledger says. Empty: there is no ledger."""

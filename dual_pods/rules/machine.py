@@ -1,0 +1,285 @@
+"""The controller's machine: an event and the time go in, effects come out. Pure.
+
+It decides on each node by itself (`place.py` knows, `plan.py` decides), so what one node waits for delays no other.
+Nothing here has to outlive the process: a new machine is told the same pods and asks the same questions. The rules:
+
+ 1. Nothing is promised on a node before each server pod there has said what it runs, or has ended (plan.py, place.py).
+ 2. A requester is asked for its accelerators until it says them (plan.py).
+ 3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, or gone with
+    proof. (plan.py)
+ 4. A promise is written on the server pod before anything is asked of it, under the version that was read: of two
+    controllers one is refused. (plan.py)
+ 5. An instance that is there, of the same wish on the same accelerators, is waked; else one is launched (plan.py).
+ 6. Before a launch, sleepers go until those that stay hold no more of each accelerator than they may: those that cover
+    what is short, with the least collateral, used longest ago. (plan.py, victims.py)
+ 7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
+    still missing is waited for, and named. (plan.py)
+ 8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
+ 9. An instance that is promised to none goes to sleep, or in `direct` its pod is deleted (plan.py).
+10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
+    so it keeps no place. (plan.py, here)
+11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes
+    (plan.py, reading.py).
+12. What people and other programs see of it (labels, annotations, Events) follows from what is known (plan.py).
+13. What can't be understood is refused with a sentence on the pod, and makes nothing (reading.py, building.py).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from dual_pods.rules import events as e
+from dual_pods.rules.facts import REST, Told
+from dual_pods.rules.place import Place, Settings, Try
+from dual_pods.rules.plan import MakePool, Phase, Planner
+from pool.entries import State
+
+GONE_MOST = 10_000
+QUICK_S = 0.05
+
+
+class Machine:
+    def __init__(self, settings: Settings, make_pool: MakePool, kind: str = "nvidia.com/gpu") -> None:
+        """`kind`: the resource as which accelerators are counted."""
+        self.settings = settings
+        self.make_pool, self.kind = make_pool, kind
+        self.places: dict[str, Place] = {}
+        self.waits: dict[str, tuple[Phase, str]] = {}
+        """Requester -> how far it is, and what it waits for."""
+        self.counts: Counter[str] = Counter()
+        """Wakes, launches, sleeps, deletions, evictions and failures; what else was done, under no name."""
+        self.listed = False
+        self._where: dict[str, str] = {}
+        """A pod's uid -> its place."""
+        self._looks: dict[str, float] = {}
+        self._gone: dict[str, None] = {}
+        """Pods that have gone. The answer to a write may come after the word of that, and tell of one that was."""
+        self._relaying: dict[e.Key, tuple[str, ...]] = {}
+
+    @property
+    def look_at(self) -> float:
+        return min(self._looks.values(), default=math.inf) if self.listed else math.inf
+
+    def feed(self, event: e.Event, now: float) -> list[e.Effect]:
+        """Raises nothing: whatever comes is a fact, or the outcome of an effect."""
+        touched = _HANDLERS[type(event)](self, event, now)
+        if not self.listed:
+            return []
+        due = {name for name, when in self._looks.items() if when <= now}
+        return [effect for name in sorted({*touched, *due}) for effect in self._plan(name, now)]
+
+    def _plan(self, name: str, now: float) -> Iterator[e.Effect]:
+        place = self.places.get(name)
+        if place is None:
+            self._looks.pop(name, None)
+            return
+        plan = Planner(place, self.settings, self.make_pool, self.kind, now).make()
+        self._looks[name] = plan.look_at
+        for uid in place.requesters:
+            self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
+        for effect in plan.effects:
+            key = e.key(effect)
+            place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
+            self.counts[self._counted(place, key)] += 1
+            if isinstance(effect, e.Relay):
+                self._relaying[key] = effect.target
+            elif isinstance(effect, e.Say) and effect.reason == "Evicted":
+                self.counts["evictions"] += 1
+            yield effect
+        if place.node is None and not place.requesters and not place.servers:
+            del self.places[name]
+            del self._looks[name]
+
+    def _counted(self, place: Place, key: e.Key) -> str:
+        """As what it is counted: the first start of an instance is a launch already."""
+        told = place.told.get(key[1]) if key[0] == "wake" else None
+        starts = told is not None and key[2] in told.instances and told.instances[key[2]].state is State.OFF
+        return "" if starts else _COUNTED.get(key[0], "")
+
+    def place(self, name: str) -> Place:
+        return self.places.setdefault(name, Place(name))
+
+    # -- what is seen ----------------------------------------------------------------------------------------------
+
+    def _node(self, event: e.NodeSeen, now: float) -> list[str]:
+        place = self.place(event.node.name)
+        place.node, place.gone_since = event.node, None
+        return [place.name]
+
+    def _node_gone(self, event: e.NodeGone, now: float) -> list[str]:
+        place = self.place(event.name)
+        place.node = None
+        place.gone_since = now if place.gone_since is None else place.gone_since
+        return [place.name]
+
+    def _requester(self, event: e.RequesterSeen, now: float) -> list[str]:
+        requester = event.requester
+        if requester.uid in self._gone:
+            return []
+        touched = self._moved(requester.uid, requester.node)
+        place = self.place(requester.node)
+        before = place.requesters.get(requester.uid)
+        if before is not None and not _newer(requester.version, before.version):
+            return []
+        place.requesters[requester.uid] = requester
+        place.since.setdefault(requester.uid, now)
+        self._settled(place, ("mark", requester.uid))
+        return [*touched, place.name]
+
+    def _server(self, event: e.ServerSeen, now: float) -> list[str]:
+        server = event.server
+        if server.uid in self._gone:
+            return []
+        touched = self._moved(server.uid, server.node)
+        place = self.place(server.node)
+        before = place.servers.get(server.uid)
+        if before is not None and not _newer(server.version, before.version):
+            return []
+        place.servers[server.uid] = server
+        self._settled(place, ("mark", server.uid))
+        created = "create", place.name, server.name
+        if server.ended and (before is None or not before.ended):
+            place.told.pop(server.uid, None)
+            self._slept(place, server.accelerators, now)
+            if not server.leaving:
+                self._failed(
+                    place, created, f"server pod {server.name} has ended: {server.why or 'it says no more'}", now
+                )
+        elif not server.running:
+            place.told.pop(server.uid, None)
+        return [*touched, place.name]
+
+    def _moved(self, uid: str, node: str) -> list[str]:
+        """A pod that the scheduler has placed leaves the place of those without a node."""
+        before = self._where.get(uid)
+        self._where[uid] = node
+        if before is None or before == node:
+            return []
+        self.places[before].requesters.pop(uid, None)
+        self.places[before].servers.pop(uid, None)
+        return [before]
+
+    def _pod_gone(self, event: e.PodGone, now: float) -> list[str]:
+        self._gone[event.uid] = None
+        if len(self._gone) > GONE_MOST:
+            del self._gone[next(iter(self._gone))]
+        place = self.places.get(self._where.pop(event.uid, ""))
+        if place is None:
+            return []
+        server = place.servers.pop(event.uid, None)
+        if server is not None:
+            self._slept(place, server.accelerators, now)
+        known: dict[str, Any]
+        for known in (place.requesters, place.told, place.accelerators, place.queried, place.relayed, place.since,
+                      self.waits):  # fmt: skip
+            known.pop(event.uid, None)
+        for key in [key for key in place.tries if event.uid in key]:
+            del place.tries[key]
+        return [place.name]
+
+    def _listed(self, event: e.Listed, now: float) -> list[str]:
+        self.listed = True
+        for place in self.places.values():
+            if place.name and place.node is None and place.gone_since is None:
+                place.gone_since = now
+        return list(self.places)
+
+    def _has(self, event: e.Has, now: float) -> list[str]:
+        place = self.places.get(self._where.get(event.uid, ""))
+        if place is None or event.uid not in place.requesters:
+            return []
+        place.accelerators[event.uid], place.queried[event.uid] = event.accelerators, now
+        return [place.name]
+
+    def _tells(self, event: e.Tells, now: float) -> list[str]:
+        place = self.places.get(self._where.get(event.uid, ""))
+        server = place.servers.get(event.uid) if place is not None else None
+        if place is None or server is None or not server.running:
+            return []
+        before = place.told.pop(event.uid, Told({}))
+        if event.told is None:
+            return [place.name]
+        place.told[event.uid] = event.told
+        for name in {*before.instances, *event.told.instances}:
+            was, now_is = before.instances.get(name), event.told.instances.get(name)
+            if was is None or now_is is None or was.state is not now_is.state:
+                for what in ("wake", "sleep", "delete", "launch"):
+                    self._settled(place, (what, event.uid, name))
+            if was is not None and (now_is is None or (now_is.state is State.ASLEEP and was.state not in REST)):
+                self._slept(place, was.accelerators, now)
+            if now_is is not None and now_is.state is State.FAILED and (was is None or was.state is not now_is.state):
+                self._failed(place, ("wake", event.uid, name), now_is.why, now)
+                self.counts["failures"] += 1
+            if now_is is not None and now_is.state is State.AWAKE:
+                place.tries.pop(("wake", event.uid, name), None)
+        return [place.name]
+
+    def _measured(self, event: e.Measured, now: float) -> list[str]:
+        place = self.place(event.node)
+        place.used |= {name: (count, event.at) for name, count in event.used.items()}
+        return [place.name]
+
+    def _look(self, event: e.Look, now: float) -> list[str]:
+        return []
+
+    # -- what became of effects ------------------------------------------------------------------------------------
+
+    def _done(self, event: e.Done, now: float) -> list[str]:
+        """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
+        touched = []
+        for place in self.places.values():
+            known = place.tries.get(event.key)
+            if known is None or not known.busy:
+                continue
+            touched.append(place.name)
+            if event.error:
+                self._failed(place, event.key, event.error, now)
+            elif event.key[0] == "say":
+                place.tries[event.key] = Try(busy=False, until=math.inf)
+            elif event.key[0] in ("query", "mark", "relay"):
+                place.tries.pop(event.key)
+                if event.key in self._relaying:
+                    place.relayed[event.key[1]] = self._relaying.pop(event.key)
+            else:
+                place.tries[event.key] = replace(known, busy=False, until=now + self.settings.settle_s, why="")
+        return touched
+
+    def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
+        failures = place.tries.get(key, Try()).failures + 1
+        first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
+        if key[0] in ("query", "relay", "mark"):  # nothing is started by it, and a requester waits
+            first_s, most_s = QUICK_S, first_s
+        pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
+        place.tries[key] = Try(False, failures, now + pause_s, why)
+
+    def _settled(self, place: Place, key: e.Key) -> None:
+        """What was asked for has shown: it may be asked for again at once. What failed keeps its pause."""
+        known = place.tries.get(key)
+        if known is not None and not known.busy and not known.why:
+            place.tries[key] = replace(known, until=0.0)
+
+    def _slept(self, place: Place, accelerators: frozenset[str], now: float) -> None:
+        place.slept |= dict.fromkeys(accelerators, now)
+
+
+def _newer(version: str, than: str) -> bool:
+    """Versions are numbers that grow: an answer may be older than what the watch has told."""
+    return int(version) > int(than) if version.isdigit() and than.isdigit() else version != than
+
+
+_COUNTED = {"wake": "wakes", "launch": "launches", "create": "launches", "delete": "deletions", "sleep": "sleeps"}
+_HANDLERS: dict[type[Any], Callable[[Machine, Any, float], list[str]]] = {
+    e.NodeSeen: Machine._node,
+    e.NodeGone: Machine._node_gone,
+    e.RequesterSeen: Machine._requester,
+    e.ServerSeen: Machine._server,
+    e.PodGone: Machine._pod_gone,
+    e.Listed: Machine._listed,
+    e.Has: Machine._has,
+    e.Tells: Machine._tells,
+    e.Measured: Machine._measured,
+    e.Look: Machine._look,
+    e.Done: Machine._done,
+}

@@ -1,0 +1,67 @@
+"""What things are called: annotations, labels, a server pod, an instance. Pure.
+
+llm-d's fast model actuation (FMA) calls them `dual-pods.llm-d.ai/...`, the specification before it
+`dual-pod.llm-d.ai/...`. Both are read; the newer is written. docs/using/dual-pods.md has the table.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+PREFIX, OLD_PREFIX = "dual-pods.llm-d.ai/", "dual-pod.llm-d.ai/"
+CONTAINER = "inference-server"
+ADMIN_PORT = 8081
+SERVER_PATCH, ADMIN_PORT_NAME, ROLE = "server-patch", "admin-port", "role"
+CONFIG = "inference-server-config"
+"""FMA's reference to a custom resource, which isn't served here."""
+MODEL = PREFIX + "model"
+"""Ours: more of the model's entry, as models.yaml has it."""
+STATUS, ACCELERATORS = PREFIX + "status", PREFIX + "accelerators"
+DUAL, INSTANCE, SLEEPING = PREFIX + "dual", PREFIX + "instance", PREFIX + "sleeping"
+OLD_ADDRESS = OLD_PREFIX + "inference-server-ip"
+SERVER = PREFIX + "server"
+"""Ours, a label: this pod runs instances; its value says whether a pool (`pool`) or one (`single`)."""
+BINDINGS = PREFIX + "bindings"
+"""Ours, on a server pod: which instance is promised to which requester, by uid. It is the one place of that truth."""
+ASLEEP_SINCE = PREFIX + "asleep-since"
+"""Ours, on a server pod with one instance."""
+FINALIZER = PREFIX + "ended"
+"""Ours, on a server pod: it stays until its containers have ended, even if it is deleted by force."""
+
+
+def said(annotations: Mapping[str, str], name: str) -> str | None:
+    """What an annotation says, by either prefix."""
+    return annotations.get(PREFIX + name, annotations.get(OLD_PREFIX + name))
+
+
+def digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def mask(accelerators: Iterable[str]) -> str:
+    """As the specification says, the bits of the accelerators' numbers in hexadecimal; where they have no numbers,
+    eight digits that follow from their names.
+    """
+    names = sorted(accelerators)
+    if all(name.isdigit() and len(name) < 4 for name in names):
+        return f"{sum(1 << int(name) for name in set(names)):x}"
+    return digest(names)[:8]
+
+
+def server_name(node: str, accelerators: Iterable[str], instance: str = "") -> str:
+    """A pod's name has 253 characters at most, and a label that names it 63."""
+    end = f"-{mask(accelerators)}-dual" if accelerators else "-dual"
+    end += f"-{instance[:5]}" if instance else ""
+    most = 63 - len(end)
+    if len(node) > most:  # two long names may begin alike
+        node = f"{node[: most - 7].rstrip('.-')}-{digest(node)[:6]}"
+    return node + end
+
+
+@lru_cache(maxsize=4096)
+def instance_id(wish: str, node: str, accelerators: tuple[str, ...]) -> str:
+    """The same wish on the same accelerators is the same instance. It is a label's value and a model's name."""
+    return "i" + digest([wish, node, sorted(accelerators)])[:15]

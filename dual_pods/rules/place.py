@@ -1,0 +1,196 @@
+"""What is known of one node, and what can be asked about it. Questions only: `plan.py` decides. Pure."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from dual_pods.rules import names
+from dual_pods.rules.facts import REST, Instance, Memory, Node, Requester, Server, Told
+from dual_pods.rules.victims import Sleeper
+from pool.entries import State
+
+
+class Mode(enum.Enum):
+    """The specification's three sections."""
+
+    DIRECT = "direct"
+    """Neither sleep nor wake: a server pod for each requester, deleted with it."""
+    SLEEP = "sleep"
+    """A server pod for each instance, which sleeps when its requester goes."""
+    SWAP = "swap"
+    """A pool on each node, which has many instances."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    mode: Mode = Mode.SWAP
+    sleepers_bytes: int | None = None
+    """What those that sleep may hold of each accelerator. None: so much as is there."""
+    measured_after_s: float = 20.0
+    """Without a ledger: a figure counts if nothing went to sleep for so long before it (Prometheus is late)."""
+    bound_s: float = 600.0
+    """A requester that isn't Ready after so long is an event: what it waits for."""
+    pause_s: float = 1.0
+    pause_most_s: float = 60.0
+    tries: int = 3
+    """A start that fails so often is begun anew: the instance is deleted, and launched again."""
+    settle_s: float = 5.0
+    """What was asked for, and was taken, is asked for again if nothing has been heard of it for so long."""
+    every_node: bool = False
+    """Each usable node gets its pool unasked."""
+    node_gone_s: float = 60.0
+    """A node that isn't there for so long has nothing in its memory."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """What became of an effect, by its key."""
+
+    busy: bool = True
+    failures: int = 0
+    until: float = 0.0
+    """Not again before."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An instance, and the server pod that runs it."""
+
+    server: Server
+    it: Instance
+    bound: str = ""
+    """The requester's uid."""
+
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Place:
+    name: str
+    node: Node | None = None
+    gone_since: float | None = None
+    requesters: dict[str, Requester] = field(default_factory=dict)
+    servers: dict[str, Server] = field(default_factory=dict)
+    told: dict[str, Told] = field(default_factory=dict)
+    accelerators: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What a requester has, since it said so."""
+    relayed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What a requester was told last to be ready by; () for unready. Not there: not told by this controller."""
+    used: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
+    queried: dict[str, float] = field(default_factory=dict)
+    """When a requester has said last what it has."""
+    slept: dict[str, float] = field(default_factory=dict)
+    """When an instance on an accelerator last went to sleep, or went."""
+    tries: dict[Key, Try] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
+    """When a requester was seen first."""
+
+
+class View:
+    """Questions about a place, as it is at one moment: nothing changes it while one of these is asked."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @cached_property
+    def live(self) -> list[Requester]:
+        """Those that want an instance, in the order of their coming."""
+        return sorted((r for r in self.place.requesters.values() if r.wants), key=lambda r: (r.created, r.uid))
+
+    @cached_property
+    def running(self) -> list[Server]:
+        """Server pods that aren't proven to have ended."""
+        return sorted((s for s in self.place.servers.values() if not s.ended), key=lambda s: s.name)
+
+    @cached_property
+    def silent(self) -> str:
+        """A server pod that may run instances and hasn't said which, in a sentence; else empty."""
+        for server in self.running:
+            if server.running and server.uid not in self.place.told:
+                return f"server pod {server.name} hasn't said yet what it runs"
+        return ""
+
+    @cached_property
+    def bound(self) -> dict[str, tuple[Server, str]]:
+        """Requester -> where its instance is. A binding of one that has gone, or wants another one, is none."""
+        found: dict[str, tuple[Server, str]] = {}
+        for server in self.running:
+            for instance, uid in sorted(server.bindings.items()):
+                if uid not in found and not server.leaving and instance == self.wished(uid):
+                    found[uid] = server, instance
+        return found
+
+    def wished(self, uid: str) -> str:
+        """The instance that a requester wants; empty while that isn't known, or if it wants none."""
+        requester = self.place.requesters.get(uid)
+        if requester is None or requester.ask is None or requester.leaving:
+            return ""
+        accelerators = self.place.accelerators.get(uid)
+        if accelerators is None:  # a new controller hasn't asked yet: it has what it was bound to
+            return requester.marks.get(names.INSTANCE, "") or self._promised(uid)
+        return names.instance_id(requester.ask.wish, self.place.name, accelerators)
+
+    def _promised(self, uid: str) -> str:
+        return next((i for s in self.running for i, each in s.bindings.items() if each == uid), "")
+
+    @cached_property
+    def instances(self) -> list[Seen]:
+        """All that may hold memory: those of server pods that aren't proven to have ended."""
+        bound = {(server.uid, instance): uid for uid, (server, instance) in self.bound.items()}
+        found = []
+        for server in self.running:
+            for it in self._of(server):
+                found.append(Seen(server, it, bound.get((server.uid, it.id), "")))
+        return found
+
+    def _of(self, server: Server) -> Iterable[Instance]:
+        told = self.place.told.get(server.uid)
+        if server.pool:
+            return told.instances.values() if told is not None else ()
+        if server.leaving:
+            return [Instance(server.instance, State.STOPPING, server.accelerators, "its server pod is being deleted")]
+        if told is not None and server.running:
+            since = float(server.marks.get(names.ASLEEP_SINCE, 0))
+            return [replace(it, last_used=since) for it in told.instances.values()]
+        return [Instance(server.instance, State.LOADING, server.accelerators, server.why)]
+
+    def hot(self, accelerators: Iterable[str], but: str) -> list[Seen]:
+        """Those on any of these accelerators that aren't at rest, apart from one."""
+        wanted = frozenset(accelerators)
+        return [s for s in self.instances if s.it.id != but and s.it.state not in REST and s.it.accelerators & wanted]
+
+    def find(self, instance: str) -> Seen | None:
+        return next((seen for seen in self.instances if seen.it.id == instance), None)
+
+    @cached_property
+    def pool(self) -> Server | None:
+        return next((server for server in self.running if server.pool and not server.leaving), None)
+
+    @cached_property
+    def memory(self) -> Mapping[str, Memory]:
+        """What the node's ledger says; empty where there is none."""
+        return {name: m for told in self.place.told.values() for name, m in told.memory.items()}
+
+    def sleepers(self, but: str) -> list[Sleeper]:
+        """Those that may go: asleep, and promised to no requester."""
+        free = [s for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
+        return [Sleeper(s.it.id, s.it.accelerators, s.it.last_used, s.it.asleep_bytes) for s in free]
+
+    def asleep_bytes(self, accelerator: str) -> int:
+        return sum(s.it.asleep_bytes.get(accelerator, 0) for s in self.instances if s.it.state is State.ASLEEP)
+
+    def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
+        """What its instance takes while it is awake, beyond what it holds asleep: as measured, else as was said."""
+        assert requester.ask is not None
+        said = requester.ask.needs
+        found = {}
+        for name in self.place.accelerators[requester.uid]:
+            asked = said if isinstance(said, int) else said.get(name, 0)
+            measured = seen.it.bytes.get(name, 0) if seen is not None else 0
+            held = seen.it.asleep_bytes.get(name, 0) if seen is not None and seen.it.state is State.ASLEEP else 0
+            found[name] = max((measured or asked) - held, 0)
+        return found

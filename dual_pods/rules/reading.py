@@ -1,0 +1,212 @@
+"""What a pod or a node of the API says, as facts. Pure.
+
+Whatever a user has written is bounded and answered with a sentence (`Requester.wrong`), and never with an exception.
+What a server pod is made of stands in `building.py`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dual_pods.rules import building, names
+from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
+from dual_pods.rules.strategic import BadPatch
+from pool.entries import State
+
+Object = Mapping[str, Any]
+_OVER = ("Succeeded", "Failed")
+
+
+def ours(pod: Object) -> dict[str, str]:
+    meta = pod["metadata"]
+    both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    return {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
+
+
+def is_server(pod: Object) -> bool:
+    return names.SERVER in (pod["metadata"].get("labels") or {})
+
+
+def is_requester(pod: Object) -> bool:
+    annotations = pod["metadata"].get("annotations") or {}
+    wanted = names.said(annotations, names.SERVER_PATCH) or names.said(annotations, names.CONFIG)
+    return wanted is not None and not is_server(pod) and names.said(annotations, names.ROLE) != "runner"
+
+
+def timestamp(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
+    """`ask` makes of it what is to be run, or raises BadPatch."""
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    annotations = meta.get("annotations") or {}
+    container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
+    states = [c for c in status.get("containerStatuses") or () if c["name"] == names.CONTAINER]
+    unplaced = [c for c in status.get("conditions") or () if c["type"] == "PodScheduled" and c["status"] == "False"]
+    wanted, wrong, port = None, "", names.ADMIN_PORT
+    try:
+        if names.said(annotations, names.SERVER_PATCH) is None:
+            raise BadPatch(f"{names.PREFIX}{names.CONFIG} needs FMA's custom resources; give {names.SERVER_PATCH}")
+        if container is None:
+            raise BadPatch(f"it has no container {names.CONTAINER}")
+        port = _admin_port(annotations, container)
+        wanted = ask(pod)
+    except BadPatch as error:
+        wrong = str(error)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:  # a value of another kind
+        wrong = f"its {names.SERVER_PATCH} or {names.MODEL} isn't understood: {type(error).__name__}: {error}"[:500]
+    return Requester(
+        uid=meta["uid"],
+        name=meta["name"],
+        namespace=meta["namespace"],
+        node=spec.get("nodeName") or "",
+        ip=status.get("podIP") or "",
+        running=any("running" in (state.get("state") or {}) for state in states),
+        leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
+        restarts=sum(state.get("restartCount") or 0 for state in states),
+        ask=wanted,
+        wrong=wrong,
+        admin_port=port,
+        old=any(key.startswith(names.OLD_PREFIX) for key in annotations),
+        why=next((f"no node was found for it: {c.get('message', '')}" for c in unplaced), ""),
+        created=timestamp(meta["creationTimestamp"]),
+        version=meta["resourceVersion"],
+        marks=ours(pod),
+    )
+
+
+def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
+    text = names.said(annotations, names.ADMIN_PORT_NAME) or str(names.ADMIN_PORT)
+    named = {p.get("name"): p["containerPort"] for p in container.get("ports") or ()}
+    port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else named.get(text, 0)
+    if not 0 < port < 65536:
+        raise BadPatch(
+            f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it"
+        )
+    return port
+
+
+def server(pod: Object) -> Server:
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    marks = ours(pod)
+    states = [c.get("state") or {} for c in status.get("containerStatuses") or ()]
+    every = [*states, *(c.get("state") or {} for c in status.get("initContainerStatuses") or ())]
+    leaving = "deletionTimestamp" in meta
+    # While it isn't leaving, a container that has terminated is about to be started again.
+    terminated = leaving and bool(states) and all("terminated" in state for state in every)
+    never_placed = leaving and not spec.get("nodeName")
+    waiting = [s["waiting"] for s in states if "waiting" in s]
+    words = [f"{w.get('reason', '')} {w.get('message', '')}".strip() for w in waiting if w.get("reason") != _MAKING]
+    container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
+    try:
+        port, probe = building.endpoint(container)
+    except BadPatch:  # of a stranger's making
+        port, probe = building.DEFAULT_PORT, (building.DEFAULT_PORT, "/health")
+    held = [c.get("message", "") for c in status.get("conditions") or () if c.get("reason") == "Unschedulable"]
+    return Server(
+        uid=meta["uid"],
+        name=meta["name"],
+        namespace=meta["namespace"],
+        node=building.pinned_to(spec) or spec.get("nodeName") or "",
+        ip=status.get("podIP") or "",
+        pool=marks.get(names.SERVER) == "pool",
+        instance=marks.get(names.INSTANCE, ""),
+        accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
+        running=bool(states) and all("running" in state for state in states),
+        leaving=leaving,
+        ended=status.get("phase") in _OVER or terminated or never_placed,
+        why="; ".join([*words, *held])[:500],
+        held=names.FINALIZER in (meta.get("finalizers") or ()),
+        version=meta["resourceVersion"],
+        marks=marks,
+        port=port,
+        probe=probe,
+        bindings=_bindings(marks.get(names.BINDINGS, "{}")),
+    )
+
+
+_MAKING = "ContainerCreating"
+
+
+def _bindings(text: str) -> dict[str, str]:
+    """What a stranger has written there counts for nothing."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def node(value: Object, taint: str, kind_label: str) -> Node:
+    spec, status = value.get("spec") or {}, value.get("status") or {}
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+    usable = not taint or any(t.get("key") == taint for t in spec.get("taints") or ())
+    return Node(value["metadata"]["name"], ready, usable, (value["metadata"].get("labels") or {}).get(kind_label, ""))
+
+
+# -- what a pool says --------------------------------------------------------------------------------------------------
+
+
+class _Model(msgspec.Struct, frozen=True):
+    name: str
+    state: State
+    why: str = ""
+    devices: list[str] = []
+    bytes: dict[str, int] = {}
+    asleep_bytes: dict[str, int] = {}
+    last_used: str | None = None
+
+
+class _Device(msgspec.Struct, frozen=True):
+    uuid: str
+    total: int | None = None
+    """None, as for `free`: no reader can tell."""
+    free: int | None = None
+    leased: int = 0
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    models: list[_Model] = []
+    devices: list[_Device] = []
+    ports: dict[str, int] = {}
+
+
+class BadAnswer(Exception):
+    """A server pod says something that isn't understood."""
+
+
+def told(body: bytes) -> Told:
+    try:
+        pool = msgspec.json.decode(body, type=_Pool)
+        instances = [
+            Instance(
+                m.name,
+                m.state,
+                frozenset(m.devices),
+                m.why,
+                m.bytes,
+                m.asleep_bytes,
+                timestamp(m.last_used) if m.last_used else 0.0,
+                pool.ports.get(m.name, 0),
+            )
+            for m in pool.models
+        ]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadAnswer(f"it isn't understood: {error}") from None
+    known = [d for d in pool.devices if d.total is not None and d.free is not None]
+    memory = {d.uuid: Memory(d.total or 0, d.free or 0, d.leased) for d in known}
+    return Told({instance.id: instance for instance in instances}, memory)
+
+
+def accelerators(body: bytes) -> tuple[str, ...]:
+    try:
+        found = msgspec.json.decode(body, type=list[str])
+    except msgspec.MsgspecError as error:
+        raise BadAnswer(f"it isn't understood: {error}") from None
+    if not found or not all(name and len(name) <= 128 and name.isprintable() and "," not in name for name in found):
+        raise BadAnswer(f"it names no accelerators: {json.dumps(found)[:200]}")
+    return tuple(sorted(set(found)))

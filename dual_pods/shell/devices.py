@@ -1,0 +1,54 @@
+"""Which accelerators this container got, and how much of their memory is in use.
+
+Said by a flag, or by what gave them to it: `CUDA_VISIBLE_DEVICES`, the device plugin (`NVIDIA_VISIBLE_DEVICES`), or
+what the driver shows in here, which is also how DRA gives them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+_ALL = {"", "all", "none", "void"}
+
+
+class NoDevices(Exception):
+    """A sentence."""
+
+
+def names(said: str, environment: Mapping[str, str]) -> list[str]:
+    """Raises NoDevices."""
+    for text in (said, environment.get("CUDA_VISIBLE_DEVICES", ""), environment.get("NVIDIA_VISIBLE_DEVICES", "")):
+        if text.strip().lower() not in _ALL:
+            return [name.strip() for name in text.split(",") if name.strip()]
+    return list(memory_mib())
+
+
+def memory_mib() -> dict[str, int]:
+    """What is in use on each, in MiB: what FMA's requester answers. Raises NoDevices."""
+    with _nvml() as nvml:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        if not handles:
+            raise NoDevices("no accelerator is visible in this container")
+        return {_text(nvml.nvmlDeviceGetUUID(h)): int(nvml.nvmlDeviceGetMemoryInfo(h).used) >> 20 for h in handles}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    try:
+        import pynvml
+    except ImportError:
+        raise NoDevices("the package nvidia-ml-py isn't installed, and no variable names accelerators") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoDevices(f"no driver is visible in this container: {error}") from None
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise NoDevices(f"the driver doesn't say: {error}") from None
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,194 @@
+"""The API server, as the controller needs it: requests, and what is there, followed from a list by watches.
+
+A thin client on the house's own HTTP: decisions.md says why. A watch goes on from the last version that was told,
+bookmarks too; one that is too old (410) begins again with a list. What this file may not do: know a pod.
+"""
+
+import asyncio
+import os
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from sidecar.http.http_client import HttpClient, Unanswered
+from sidecar.terminal.logs import Log
+
+Object = dict[str, Any]
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+REQUEST_S = 10.0
+WATCH_S = 300
+_PAGE = 500
+_TOKEN_AGE_S = 60.0
+_PAUSE_S, _PAUSE_MOST_S = 0.1, 5.0
+
+
+class Refused(Exception):
+    """The API server said no, in its words."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+class NoCluster(Exception):
+    """A sentence: it isn't known where the API server is."""
+
+
+class Kube:
+    def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
+        self.url = url.rstrip("/")
+        self._token, self._read_at, self._last = token, 0.0, ""
+        self._http = HttpClient(tls)
+        self._agent = user_agent
+        self.requests = 0
+        self.trouble = ""
+        """Why something of the cluster couldn't be followed last."""
+
+    @classmethod
+    def here(cls, url: str, token_file: Path | None, user_agent: str) -> "Kube":
+        """The cluster that this pod is in, where no other is named. Raises NoCluster."""
+        tls = None
+        if not url:
+            host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+            if not host:
+                raise NoCluster(
+                    "this is no pod of a cluster (KUBERNETES_SERVICE_HOST isn't set); give --api-server URL"
+                )
+            url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+            token_file = token_file or ACCOUNT / "token"
+        if url.startswith("https:"):
+            authority = ACCOUNT / "ca.crt"
+            tls = ssl.create_default_context(cafile=str(authority) if authority.is_file() else None)
+        return cls(url, (lambda: token_file.read_text().strip()) if token_file else lambda: "", tls, user_agent)
+
+    def _headers(self, content_type: str = "") -> dict[str, str]:
+        if time.monotonic() > self._read_at + _TOKEN_AGE_S or not self._last:
+            try:
+                self._last, self._read_at = self._token(), time.monotonic()
+            except OSError as error:
+                raise Unanswered(f"the token of this pod's account can't be read: {error}") from None
+        headers = {"accept": "application/json", "user-agent": self._agent}
+        headers |= {"authorization": f"Bearer {self._last}"} if self._last else {}
+        return headers | ({"content-type": content_type} if content_type else {})
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        timeout_s: float = REQUEST_S,
+    ) -> Object:
+        """Raises Refused and Unanswered."""
+        self.requests += 1
+        data = b"" if body is None else msgspec.json.encode(body)
+        headers = self._headers(content_type if body is not None else "")
+        target = self.url + path + (f"?{urlencode(query)}" if query else "")
+        answer = await self._http.ask(method, target, data, headers, timeout_s=timeout_s)
+        try:
+            found = msgspec.json.decode(answer.body) if answer.body else {}
+        except msgspec.MsgspecError:
+            found = answer.body[:300].decode("utf-8", "replace").strip()
+        if answer.status >= 300:
+            said = found if isinstance(found, dict) else {"message": found or f"the API server says {answer.status}"}
+            raise Refused(answer.status, said.get("reason", ""), said.get("message", ""))
+        if not isinstance(found, dict):
+            raise Unanswered(f"{self.url}{path}: it answers with what is no object")
+        return found
+
+    async def follow(
+        self,
+        path: str,
+        seen: Callable[[Object], None],
+        gone: Callable[[str], None],
+        listed: Callable[[], None],
+        log: Log,
+    ) -> None:
+        """For ever. `gone` gets a uid. `listed` is called once, when all that was there has been told."""
+        version, known, pause_s = "", set[str](), _PAUSE_S
+        first = True
+        while True:
+            try:
+                if not version:
+                    version = await self._list(path, seen, gone, known)
+                    if first:
+                        listed()
+                    first = False
+                version = await self._watch(path, version, seen, gone, known)
+                pause_s = _PAUSE_S
+                continue
+            except (Refused, Unanswered) as error:
+                self.trouble = f"{path} can't be followed: {error}"
+                log.warning("watch_ended", path=path, why=str(error))
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, _PAUSE_MOST_S)
+
+    async def _list(
+        self, path: str, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
+    ) -> str:
+        query, found = {"limit": str(_PAGE)}, list[Object]()
+        while True:
+            page = await self.ask("GET", path, query=query)
+            found += page["items"]
+            more = page["metadata"].get("continue")
+            if not more:
+                break
+            query = {"limit": str(_PAGE), "continue": more}
+        there = {value["metadata"]["uid"] for value in found}
+        for uid in known - there:
+            gone(uid)
+        known.clear()
+        known |= there
+        for value in found:
+            seen(value)
+        return str(page["metadata"]["resourceVersion"])
+
+    async def _watch(
+        self, path: str, version: str, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
+    ) -> str:
+        """Returns the version to go on from; empty: to begin again with a list."""
+        query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query["timeoutSeconds"] = str(random.randint(WATCH_S, 2 * WATCH_S))
+        url = f"{self.url}{path}?{urlencode(query)}"
+        self.requests += 1
+        began = time.monotonic()
+        async with self._http.stream(url, self._headers(), timeout_s=REQUEST_S) as (status, lines):
+            try:
+                async for line in lines:
+                    if status != 200:
+                        if status == 410:
+                            return ""
+                        raise Refused(status, "", line[:300].decode("utf-8", "replace"))
+                    if not line.strip():
+                        continue
+                    event: Object = msgspec.json.decode(line)
+                    value: Object = event["object"]
+                    if event["type"] == "ERROR":
+                        if value.get("code") == 410:
+                            return ""
+                        raise Refused(value.get("code", 500), "", value.get("message", ""))
+                    version = self._told(event["type"], value, seen, gone, known)
+            except Unanswered:  # it broke off: what was told was told
+                if time.monotonic() < began + _PAUSE_S:
+                    await asyncio.sleep(_PAUSE_S)
+        return version
+
+    def _told(
+        self, kind: str, value: Object, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
+    ) -> str:
+        uid = value["metadata"].get("uid", "")
+        if kind == "DELETED":
+            known.discard(uid)
+            gone(uid)
+        elif kind in ("ADDED", "MODIFIED"):
+            known.add(uid)
+            seen(value)
+        return str(value["metadata"]["resourceVersion"])

@@ -1,0 +1,115 @@
+"""Who of several controllers leads: a Lease of Kubernetes, whose `leaseTransitions` is the token of everything it does.
+
+No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
+whole time, by its own clock; a leader trusts its own from the moment *before* it asked, and for two thirds of the time.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from dual_pods.shell.kube import Kube, Refused
+from sidecar.http.http_client import Unanswered
+from sidecar.terminal.logs import Log
+
+
+class Lease:
+    def __init__(self, kube: Kube, namespace: str, name: str, me: str, duration_s: float, log: Log) -> None:
+        self._kube, self._log, self._me = kube, log, me
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._duration_s = duration_s
+        self._seen: tuple[str, float] = ("", 0.0)
+        """The version that was seen last, and since when."""
+        self.token = 0
+        self.trusted_until = 0.0
+        """By the monotonic clock. What is done for this leadership is done before."""
+
+    @property
+    def leads(self) -> bool:
+        return time.monotonic() < self.trusted_until
+
+    async def acquire(self) -> None:
+        """Returns when this one leads."""
+        while True:
+            began = time.monotonic()
+            try:
+                if await self._try(began):
+                    self._log.info("leads", token=self.token)
+                    return
+            except (Refused, Unanswered) as error:
+                self._log.warning("lease", why=str(error))
+            await asyncio.sleep(max(self._duration_s / 8, 0.01))
+
+    async def keep(self) -> None:
+        """Renews it; returns when it is lost, or can't be trusted any more."""
+        while self.leads:
+            left_s = self.trusted_until - time.monotonic()
+            await asyncio.sleep(min(self._duration_s / 3, max(left_s / 2, 0.01)))
+            began = time.monotonic()
+            try:
+                if not await self._try(began, renews=True, timeout_s=max(self.trusted_until - began, 0.1)):
+                    self._log.warning("lease_lost", why="another controller has it")
+                    break
+            except (Refused, Unanswered) as error:
+                self._log.warning("lease", why=str(error), trusted_s=round(self.trusted_until - time.monotonic(), 1))
+        self.trusted_until = 0.0
+
+    async def release(self) -> None:
+        """So that another one needn't wait."""
+        try:
+            found = await self._kube.ask("GET", f"{self._path}/{self._name}")
+            if found["spec"].get("holderIdentity") == self._me:
+                found["spec"]["holderIdentity"] = ""
+                await self._kube.ask("PUT", f"{self._path}/{self._name}", found)
+        except (Refused, Unanswered) as error:
+            self._log.warning("lease", why=str(error))
+        self.trusted_until = 0.0
+
+    async def _try(self, began: float, *, renews: bool = False, timeout_s: float = 10.0) -> bool:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        try:
+            found = await self._kube.ask("GET", f"{self._path}/{self._name}", timeout_s=timeout_s)
+        except Refused as refused:
+            if refused.code != 404:
+                raise
+            # A Lease that was deleted must not bring old tokens back, so they begin at the wall clock.
+            spec = self._spec(now, int(time.time()), now)
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+            return self._have(await self._write("POST", self._path, {**body, "spec": spec}, timeout_s), began)
+        spec, version = found.get("spec") or {}, found["metadata"]["resourceVersion"]
+        mine = spec.get("holderIdentity") == self._me
+        if version != self._seen[0]:
+            self._seen = version, time.monotonic()
+        if renews and not (mine and spec.get("leaseTransitions") == self.token):
+            return False
+        duration_s = spec.get("leaseDurationSeconds") or self._duration_s
+        free = not spec.get("holderIdentity") or time.monotonic() >= self._seen[1] + duration_s
+        if not mine and not free:
+            return False
+        token = spec.get("leaseTransitions", 0) + (0 if renews else 1)
+        found["spec"] = self._spec(now, token, spec.get("acquireTime", now) if renews else now)
+        return self._have(await self._write("PUT", f"{self._path}/{self._name}", found, timeout_s), began)
+
+    def _spec(self, now: str, token: int, acquired: str) -> dict[str, Any]:
+        duration = max(round(self._duration_s), 1)
+        holder = {"holderIdentity": self._me, "leaseDurationSeconds": duration, "leaseTransitions": token}
+        return {**holder, "acquireTime": acquired, "renewTime": now}
+
+    async def _write(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
+        """None: another one was first."""
+        try:
+            return await self._kube.ask(method, path, body, timeout_s=timeout_s)
+        except Refused as refused:
+            if refused.code != 409:
+                raise
+            return None
+
+    def _have(self, lease: Any, began: float) -> bool:
+        if lease is None:
+            return False
+        self._seen = lease["metadata"]["resourceVersion"], time.monotonic()
+        self.token = lease["spec"]["leaseTransitions"]
+        self.trusted_until = began + self._duration_s * 2 / 3
+        return True

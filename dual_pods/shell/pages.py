@@ -1,0 +1,118 @@
+"""What the controller shows: /live, /ready, /metrics, and /dual-pods, of which `dualctl status` is made."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dual_pods.rules.place import View
+from dual_pods.rules.plan import Phase
+from dual_pods.shell import answering
+from dual_pods.shell.controller import Controller, Work
+from sidecar.http.http_exchange import Reply
+from sidecar.http.http_server import HttpServer
+
+_COUNTED = ("wakes", "launches", "sleeps", "deletions", "evictions", "failures")
+_READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Pages:
+    def __init__(self, controller: Controller) -> None:
+        from prometheus_client import CollectorRegistry, Histogram
+
+        self._controller = controller
+        self._registry = CollectorRegistry()
+        self._ready_s = Histogram(
+            "dual_pods_ready_seconds", "From a requester's creation until it is Ready, by what made it so",
+            ["by"], buckets=_READY_S, registry=self._registry,
+        )  # fmt: skip
+        self._registry.register(self)
+        self._pages: dict[str, Callable[[Reply], None]] = {
+            "/live": lambda reply: answering.say(reply, "alive"),
+            "/ready": self._ready,
+            "/metrics": self._metrics,
+            "/dual-pods": lambda reply: answering.show(reply, state(controller)),
+        }
+
+    async def serve(self, address: tuple[str, int]) -> HttpServer:
+        """Raises CannotListen."""
+        return await answering.serve(address, self._pages, {})
+
+    def _ready(self, reply: Reply) -> None:
+        """The one that waits to lead is ready; so is one that leads, once it has seen the cluster."""
+        work = self._controller.work
+        if work is None or work.machine.listed:
+            answering.say(reply, "ready")
+        else:
+            answering.say(reply, self._controller.kube.trouble or "it hasn't seen the cluster yet", 503)
+
+    def _metrics(self, reply: Reply) -> None:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        work = self._controller.work
+        for by, seconds in work.ready_s if work is not None else ():
+            self._ready_s.labels(by).observe(seconds)
+        if work is not None:
+            work.ready_s.clear()
+        reply.send(200, generate_latest(self._registry), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        controller, work = self._controller, self._controller.work
+        yield GaugeMetricFamily("dual_pods_leader", "1 while this controller leads", value=float(work is not None))
+        requests = CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server")
+        requests.add_metric([], float(controller.kube.requests))
+        yield requests
+        waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])
+        phases = work.phases() if work is not None else {}
+        for phase in Phase:
+            waits.add_metric([phase.value], float(phases.get(phase, 0)))
+        yield waits
+        counts = controller.counts + (work.machine.counts if work is not None else controller.counts.__class__())
+        for name in _COUNTED:
+            yield CounterMetricFamily(f"dual_pods_{name}_total", _HELP[name], value=float(counts[name]))
+
+
+_HELP = {
+    "wakes": "Sleeping instances that were asked to wake",
+    "launches": "Instances, or server pods, that were asked for",
+    "sleeps": "Instances that were put to sleep, because their requester had gone",
+    "deletions": "Instances that were asked to end",
+    "evictions": "Sleeping instances that had to go because their memory was needed",
+    "failures": "Instances that failed to start or to wake",
+}
+
+
+def state(controller: Controller) -> dict[str, Any]:
+    """Who asks, who runs, who sleeps where, and what each waits for."""
+    work = controller.work
+    shown = {"leads": work is not None, "token": controller.lease.token, "requesters": [], "servers": []}
+    return shown if work is None else {**shown, **_shown(work)}
+
+
+def _shown(work: Work) -> dict[str, Any]:
+    requesters, servers = [], []
+    for place in sorted(work.machine.places.values(), key=lambda p: p.name):
+        view = View(place)
+        bound = view.bound
+        for uid, requester in sorted(place.requesters.items(), key=lambda kv: kv[1].name):
+            phase, sentence = work.machine.waits.get(uid, (Phase.STARTING, ""))
+            server, instance = bound.get(uid, (None, ""))
+            requesters.append({
+                "name": requester.name, "node": place.name, "phase": "leaving" if requester.leaving else phase.value,
+                "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
+                "server": server.name if server is not None else "", "since": requester.created,
+            })  # fmt: skip
+        names = {uid: requester.name for uid, requester in place.requesters.items()}
+        for each in sorted(place.servers.values(), key=lambda s: s.name):
+            instances = [
+                {
+                    "id": seen.it.id, "state": seen.it.state.value, "why": seen.it.why,
+                    "accelerators": sorted(seen.it.accelerators), "requester": names.get(seen.bound, ""),
+                    "last_used": seen.it.last_used, "bytes": dict(seen.it.bytes),
+                    "asleep_bytes": dict(seen.it.asleep_bytes),
+                }
+                for seen in view.instances if seen.server.uid == each.uid
+            ]  # fmt: skip
+            how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
+            servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
+    return {"requesters": requesters, "servers": servers}

@@ -1,0 +1,307 @@
+"""The server patch and what is made of it: the specification's example, the API server's own merge, and bad input."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+import yaml
+
+from dual_pods.rules import building, names, reading
+from dual_pods.rules.strategic import BadPatch, expanded, mapping, merged
+from tests.api_server import patches, schema
+
+PATCH = """\
+spec:
+  containers:
+  - name: inference-server
+    image: docker.io/vllm/vllm-openai@v0.10.1.1
+    command: [vllm, serve, --port=8000, /pvcs/local/hf/qwen, --max-model-len=32768]
+    env:
+    - name: VLLM_CACHE_ROOT
+      value: /pvcs/shared/vllm
+    resources:
+      limits:
+        cpu: "2"
+        memory: 1Gi
+    volumeMounts:
+    - name: local
+      readOnly: true
+      mountPath: /pvcs/local
+  volumes:
+  - name: local
+    persistentVolumeClaim:
+      claimName: {{ .LocalVolume }}
+"""
+REQUESTER = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: example-request
+  namespace: default
+  uid: u1
+  resourceVersion: "1"
+  creationTimestamp: "2026-11-24T10:00:00Z"
+  labels: {app: qwen, pod-template-hash: abc}
+spec:
+  nodeName: somenode
+  priority: 0
+  serviceAccount: default
+  containers:
+  - name: inference-server
+    image: some-registry/some-namespace/stub@v0.1.0
+    command: [/proxy, --relay-port-1=8000, --admin-port=8001, --metrics-port=8002, --debug-port=8003]
+    resources:
+      limits:
+        nvidia.com/gpu: "1"
+        cpu: "1"
+        memory: 250Mi
+    volumeMounts:
+    - name: shared
+      mountPath: /pvcs/shared
+    - name: kube-api-access-abcde
+      readOnly: true
+      mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+  volumes:
+  - name: shared
+    persistentVolumeClaim:
+      claimName: shared
+  - name: kube-api-access-abcde
+    projected: {sources: []}
+"""
+EXPECTED = """\
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+      - matchExpressions:
+        - key: kubernetes.io/hostname
+          operator: In
+          values: [somenode]
+containers:
+- name: inference-server
+  image: docker.io/vllm/vllm-openai@v0.10.1.1
+  command: [vllm, serve, --port=8000, /pvcs/local/hf/qwen, --max-model-len=32768]
+  env:
+  - name: VLLM_CACHE_ROOT
+    value: /pvcs/shared/vllm
+  - name: CUDA_VISIBLE_DEVICES
+    value: "3"
+  resources:
+    limits:
+      nvidia.com/gpu: "0"
+      cpu: "2"
+      memory: 1Gi
+  volumeMounts:
+  - name: local
+    readOnly: true
+    mountPath: /pvcs/local
+  - name: shared
+    mountPath: /pvcs/shared
+volumes:
+- name: local
+  persistentVolumeClaim:
+    claimName: somenode-local
+- name: shared
+  persistentVolumeClaim:
+    claimName: shared
+"""
+
+
+def _pod(prefix: str = names.PREFIX, patch: str = PATCH, **annotations: str) -> dict[str, Any]:
+    pod: dict[str, Any] = yaml.safe_load(REQUESTER)
+    said = {prefix + "server-patch": patch, prefix + "admin-port": "8001"}
+    pod["metadata"]["annotations"] = said | {names.PREFIX + key: value for key, value in annotations.items()}
+    return pod
+
+
+@pytest.mark.parametrize("prefix", [names.PREFIX, names.OLD_PREFIX])
+def test_the_specification_s_example_comes_out_as_it_says(prefix: str) -> None:
+    ask = building.ask(_pod(prefix))
+    made = building.single(ask, "i1", "somenode", ["3"], names.server_name("somenode", ["3"]), "nvidia.com/gpu")
+    assert made["metadata"]["name"] == "somenode-8-dual"
+    assert made["spec"] == yaml.safe_load(EXPECTED)
+    assert "app" not in made["metadata"]["labels"] and made["metadata"]["finalizers"] == [names.FINALIZER]
+
+
+def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
+    pod = _pod()
+    pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": "probes"}}
+    ask = building.ask(pod)
+    assert building.endpoint(ask.pod["spec"]["containers"][0]) == (8000, (8000, "/health"))
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "deleted", "ended"),
+    [
+        ("Running", "running", False, False),
+        ("Running", "terminated", False, False),  # kubelet starts it again
+        ("Running", "terminated", True, True),
+        ("Running", "running", True, False),
+        ("Failed", "terminated", False, True),
+    ],
+)
+def test_a_server_pod_has_ended_when_kubelet_says_so_of_each_container(
+    phase: str, state: str, deleted: bool, ended: bool
+) -> None:
+    pod = _pod()
+    pod["metadata"] |= {"labels": {names.SERVER: "pool"}} | (
+        {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    )
+    pod["status"] = {"phase": phase, "containerStatuses": [{"name": "c", "state": {state: {}}}]}
+    assert reading.server(pod).ended == ended
+    pod["status"]["initContainerStatuses"] = [{"name": "sidecar", "state": {"running": {}}}]
+    assert reading.server(pod).ended == (phase == "Failed")
+
+
+def test_a_server_pod_that_no_node_ever_had_has_ended_with_its_deletion() -> None:
+    pod = _pod()
+    del pod["spec"]["nodeName"]
+    pod["metadata"] |= {"labels": {names.SERVER: "pool"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert reading.server(pod).ended
+
+
+def test_claims_that_are_the_requester_s_own_go_with_it() -> None:
+    pod = _pod()
+    claims = [{"name": "own", "resourceClaimTemplateName": "t"}, {"name": "shared", "resourceClaimName": "gpus"}]
+    pod["spec"]["resourceClaims"] = claims
+    pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "own"}, {"name": "shared"}]
+    spec = building.ask(pod).pod["spec"]
+    assert spec["resourceClaims"] == claims[1:] and spec["containers"][0]["resources"]["claims"] == [{"name": "shared"}]
+
+
+def test_a_node_s_pool_tolerates_the_taint_of_its_node() -> None:
+    template = {"spec": {"containers": [{"name": "c"}], "tolerations": [{"key": "x"}]}}
+    made = building.pool(template, "n1", "n1-dual", "nvidia.com/gpu", "dual-pods")
+    assert made["spec"]["tolerations"] == [{"key": "x"}, {"key": "dual-pods", "operator": "Exists"}]
+
+
+def test_a_pool_is_asked_for_the_same_command() -> None:
+    ask = building.ask(_pod(model="standby: true\nmemory: 12GiB"))
+    entry = building.launch(ask, "i1", ["GPU-1", "GPU-0"])
+    assert entry == {
+        "id": "i1", "name": "i1", "engine": "vllm", "arguments": ["/pvcs/local/hf/qwen", "--max-model-len=32768"],
+        "environment": {"VLLM_CACHE_ROOT": "/pvcs/shared/vllm"}, "devices": ["GPU-0", "GPU-1"], "standby": True,
+        "memory": {"GPU-0": 12 << 30, "GPU-1": 12 << 30}, "pin": True, "own_port": True,
+    }  # fmt: skip
+
+
+def test_any_other_program_is_started_where_the_pool_says() -> None:
+    patch = 'spec: {containers: [{name: inference-server, image: x, command: [llama-server, --port, "9000", -m, m]}]}'
+    ask = building.ask(_pod(patch=patch))
+    entry = building.launch(ask, "i1", ["0"])
+    assert entry["engine"] == "command" and entry["command"] == ["llama-server", "--port", "{port}", "-m", "m"]
+    assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
+
+
+def test_names_are_the_node_and_the_accelerators_bits() -> None:
+    assert names.server_name("n", ["3"]) == "n-8-dual" and names.server_name("n", ["0", "1"]) == "n-3-dual"
+    long = [names.server_name("n" * 200 + end, ["GPU-1"], "abcdef") for end in ("a", "b")]
+    assert all(len(name) <= 63 for name in long) and long[0] != long[1]
+    assert names.mask(["GPU-1", "GPU-2"]) == names.mask(["GPU-2", "GPU-1"]) != names.mask(["GPU-1"])
+
+
+_SAME = {
+    "containers": [{"name": "a", "image": "x", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}],
+    "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "hostPath": {"path": "/"}}],
+    "tolerations": [{"key": "x"}],
+    "nodeSelector": {"a": "1"},
+    "hostAliases": [{"ip": "1.1.1.1", "hostnames": ["a"]}],
+}  # fmt: skip
+
+
+def _random_patch(draw: random.Random) -> dict[str, Any]:
+    said: list[dict[str, str]] = [{"value": "9"}, {"$patch": "delete"}]
+    env = [{"name": draw.choice("ABC"), **draw.choice(said)} for _ in range(2)]
+    env = list({each["name"]: each for each in env}.values())
+    container: dict[str, Any] = draw.choice(
+        [{"image": "y"}, {"env": env}, {"$patch": "delete"}, {"command": ["c"], "env": None}]
+    )
+    containers = [{"name": name, **container} for name in draw.sample("abc", draw.randint(1, 2))]
+    choices: list[dict[str, Any]] = [
+        {"containers": containers},
+        {"containers": [{"$patch": "replace"}, {"name": "only", "image": "o"}]},
+        {"volumes": [{"name": "w", "$patch": "delete"}, {"name": "u", "emptyDir": {}}]},
+        {"tolerations": [{"key": "y"}], "nodeSelector": {"a": None, "b": "2"}},
+        {"hostAliases": [{"ip": "1.1.1.1", "hostnames": ["b"]}, {"ip": "2.2.2.2"}]},
+        {"nodeSelector": {"$patch": "replace", "z": "1"}},
+        {"nodeSelector": {"$retainKeys": ["q"], "q": "1"}},
+    ]
+    return draw.choice(choices) | draw.choice(choices)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
+    patch = _random_patch(random.Random(seed))
+    node = schema.of_kind("", "v1", "Pod")
+    there = patches.strategic(node, {"spec": _SAME}, {"spec": patch})
+    assert json.dumps(merged({"spec": _SAME}, {"spec": patch})) == json.dumps(there), f"seed {seed}: {patch}"
+
+
+@pytest.mark.parametrize(
+    ("patch", "says"),
+    [
+        ("spec: [", "it is no YAML"),
+        ("- a", "it is no mapping"),
+        ("a: &x [1]\nb: *x", "an alias"),
+        ("{{ range .X }}", "only {{ .NodeName }}"),
+        ("spec: {x: {{ .Secret }}}", "it says {{ .Secret }}"),
+        ("spec: {containers: [{image: x}]}", "each item of containers needs its name"),
+        ("spec: {containers: [{name: inference-server, $patch: delete}]}", "removes the container inference-server"),
+        ("spec: null", "doesn't leave a pod"),
+        ("spec: {containers: 7}", "doesn't leave a pod"),
+        ("spec: {containers: [{name: inference-server, command: [vllm, serve, 7]}]}", "quote numbers"),
+        ("spec: {containers: [{name: inference-server, command: [vllm, serve, --port=x]}]}", "is no port"),
+        ("spec: {$patch: frob}", "$patch may be"),
+        ("spec: {$setElementOrder/containers: []}", "isn't understood"),
+        ("{7: 8}", "a key is a text"),
+        ("[" * 5000, ""),
+        ("a: 2024-99-99", "in quotes"),
+        ("spec: {priorityClassName: 2024-06-01}", "isn't understood"),
+        ("spec: {containers: [{name: inference-server, env: {A: b}}]}", "isn't understood"),
+        ("spec: {containers: [{name: inference-server, ports: 8000}]}", "isn't understood"),
+        ("spec: {containers: [{name: inference-server, args: 5}]}", "isn't understood"),
+        (f"spec: {{containers: [{{name: inference-server, command: [vllm, serve, --port={'9' * 5000}]}}]}}", ""),
+    ],
+)
+def test_what_can_t_be_understood_is_refused_with_a_sentence(patch: str, says: str) -> None:
+    requester = reading.requester(_pod(patch=patch), building.ask)
+    assert requester.wrong and says in requester.wrong and requester.ask is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({"model": "memory: much"}, "is no size"),
+        ({"model": "- 1"}, "no mapping"),
+        ({"admin-port": "here"}, "neither a port's number nor the name"),
+        ({"admin-port": "99999"}, "neither a port's number nor the name"),
+    ],
+)
+def test_so_are_other_annotations(annotations: dict[str, str], says: str) -> None:
+    assert says in reading.requester(_pod(**annotations), building.ask).wrong
+
+
+def test_what_only_fma_s_own_resources_say_is_refused() -> None:
+    pod = _pod()
+    pod["metadata"]["annotations"] = {names.PREFIX + names.CONFIG: "qwen"}
+    assert reading.is_requester(pod) and "custom resources" in reading.requester(pod, building.ask).wrong
+
+
+def test_an_entry_that_no_pool_takes_is_refused() -> None:
+    with pytest.raises(BadPatch, match="a pool can't run it"):
+        building.launch(building.ask(_pod(model="priority: high")), "i1", ["0"])
+    patch = PATCH.replace("      value: /pvcs/shared/vllm", "      valueFrom: {fieldRef: {fieldPath: status.podIP}}")
+    with pytest.raises(BadPatch, match="can't look up VLLM_CACHE_ROOT"):
+        building.launch(building.ask(_pod(patch=patch)), "i1", ["0"])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'["a", 1]', b'["a,b"]', b'["' + b"x" * 200 + b'"]', b"\xff"])
+def test_a_requester_that_says_no_accelerators_is_asked_again(body: bytes) -> None:
+    with pytest.raises(reading.BadAnswer):
+        reading.accelerators(body)
+
+
+def test_the_template_s_words() -> None:
+    assert expanded("a {{ .NodeName }} {{- .LocalVolume -}}", {"NodeName": "n", "LocalVolume": "v"}) == "a n v"
+    assert mapping("a: 1") == {"a": 1}

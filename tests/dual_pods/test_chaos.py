@@ -1,0 +1,396 @@
+"""What goes wrong around real processes: controllers that are killed or stopped, an API server that is away, refuses or
+forgets, nodes and pods that go.
+"""
+
+import contextlib
+import http.client
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dual_pods.rules import names
+from tests.api_server.answers import Refused
+from tests.api_server.asked import Answer, Asked
+from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster
+from tests.support.processes import ROOT
+from tests.support.waiting import until
+
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+
+pytestmark = pytest.mark.chaos
+SEED = int(os.environ.get("FAILOVER_CHAOS_SEED", random.randrange(1 << 30)))
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Iterator[Cluster]:
+    print(f"seed {SEED}")
+    with cluster(tmp_path) as made:
+        yield made
+
+
+def _ours(asked: Asked) -> bool:
+    return asked.headers.get("user-agent", "").startswith("dual-pods/")
+
+
+def _round(it: Cluster, name: str) -> None:
+    """One requester comes, is served and goes; its instance sleeps, and no accelerator had two awake."""
+    it.request(name)
+    it.until_ready(name)
+    it.delete(name)
+    until(lambda: not it.pod(name), f"{name} has gone")
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    assert max(it.misbehave()["most_awake"].values()) <= 1
+
+
+def test_a_controller_that_is_killed_between_any_two_requests_is_followed_by_one_that_goes_on(it: Cluster) -> None:
+    draw, left = random.Random(SEED), [0]
+
+    def meddle(asked: Asked) -> Answer | None:
+        if not _ours(asked):
+            return None
+        left[0] -= 1
+        if left[0]:
+            return None
+        it.controllers[-1].kill()
+        return None if draw.random() < 0.5 else Answer(503, {"kind": "Status", "message": "not any more"})
+
+    it.server.meddle = meddle
+    stop = threading.Event()
+
+    def begin_anew() -> None:
+        while not stop.is_set():
+            left[0] = draw.randint(1, 25) if len(it.controllers) < 8 else 0
+            it.controller().wait()
+
+    beginner = threading.Thread(target=begin_anew, daemon=True)
+    beginner.start()
+    for name in ("a", "b", "c"):
+        _round(it, name)
+    stop.set()
+    it.server.meddle = lambda asked: None
+    it.controllers[-1].kill()
+    beginner.join()
+    assert len(it.servers()) == 1 and not it.servers()[0]["metadata"]["annotations"].get(names.BINDINGS)
+
+
+def _leader(it: Cluster, *, but: int = 0) -> tuple[int, int]:
+    """Its process, and its token."""
+
+    def another() -> tuple[int, int] | None:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dual-pods"
+        spec = it.server.ask("GET", path).get("spec", {})
+        pid = int((spec.get("holderIdentity") or "_0").rpartition("_")[2])
+        return (pid, spec["leaseTransitions"]) if pid not in (0, but) else None
+
+    return until(another, "a controller leads")
+
+
+def test_of_two_controllers_one_leads_and_what_an_old_one_says_late_is_refused(it: Cluster) -> None:
+    it.controller()
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    old, token = _leader(it)
+    os.kill(old, signal.SIGSTOP)
+    it.request("b")
+    it.until_ready("b")  # the other one has taken over
+    assert _leader(it, but=old)[1] > token
+    before = len(it.server.seen)
+    os.kill(old, signal.SIGCONT)
+    it.delete("a")
+    it.delete("b")
+    until(lambda: it.states() == ["asleep", "asleep"], "the new leader puts them to sleep")
+    of_the_old = [code < 300 and path.endswith(f"=dual-pods-{token}") for _, _, path, code in it.server.seen]
+    assert any(of_the_old[:before]) and not any(of_the_old[before:])
+
+
+def test_a_lease_of_another_clock_is_waited_for_by_ones_own(it: Cluster) -> None:
+    spec = {"holderIdentity": "ghost", "leaseDurationSeconds": 1, "renewTime": "2090-01-01T00:00:00.000000Z"}
+    body = {"metadata": {"name": "dual-pods"}, "spec": {**spec, "leaseTransitions": 41}}
+    it.server.ask("POST", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", body)
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    assert any("fieldManager=dual-pods-42" in path for _, _, path, _ in it.server.seen)
+
+
+def test_while_the_api_server_is_away_those_that_are_served_are_served_on(it: Cluster) -> None:
+    controller = it.controller()
+    it.request("a")
+    it.until_ready("a")
+    log = it.directory / "controller-0.log"
+    it.kubelets = False
+    it.server.away()
+    until(lambda: "lease" in log.read_text(), "the controller notices")
+    pod = it.pod("a")
+    connection = http.client.HTTPConnection(pod["status"]["podIP"], 8080, timeout=10)
+    connection.request("GET", "/ready")
+    assert connection.getresponse().status == 200
+    until(lambda: "trusted_s=-" in log.read_text() or "trusted_s=0" in log.read_text(), "it leads no more")
+    it.server.back()
+    it.kubelets = True
+    it.request("b")
+    it.until_ready("a", "b")
+    assert controller.poll() is None
+
+
+def test_watches_that_are_cut_and_histories_that_are_forgotten_lose_nothing(it: Cluster) -> None:
+    it.controller()
+    stop = threading.Event()
+
+    def cut() -> None:
+        draw = random.Random(SEED)
+        while not stop.wait(draw.uniform(0.01, 0.2)):
+            it.server.cut_watches()
+            if draw.random() < 0.3:
+                it.server.call(it.server.api.store.forget_events)
+
+    cutter = threading.Thread(target=cut, daemon=True)
+    cutter.start()
+    for name in ("a", "b"):
+        _round(it, name)
+    stop.set()
+    cutter.join()
+
+
+def test_a_conflict_at_every_tenth_write_delays_and_breaks_nothing(it: Cluster) -> None:
+    writes = [0]
+
+    def meddle(asked: Asked) -> Answer | None:
+        if _ours(asked) and asked.method in ("PATCH", "PUT", "POST", "DELETE"):
+            writes[0] += 1
+            if writes[0] % 10 == 0:
+                refused = Refused(409, "the object has been modified", {})
+                return Answer(409, refused.status)
+        return None
+
+    it.server.meddle = meddle
+    it.controller()
+    for name in ("a", "b", "c"):
+        _round(it, name)
+
+
+def test_a_node_that_goes_and_comes_back_serves_again(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    it.kubelets = False
+    it.server.ask("DELETE", "/api/v1/nodes/n1")
+    until(lambda: True, "it has gone")
+    it.server.ask("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
+    status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    it.server.ask("PATCH", "/api/v1/nodes/n1/status", status, content_type="application/merge-patch+json")
+    it.kubelets = True
+    it.request("b")
+    it.until_ready("a", "b")
+    assert len(it.servers()) == 1
+
+
+def test_a_requester_that_is_deleted_during_its_wake_leaves_nothing(it: Cluster) -> None:
+    it.controller()
+    _round(it, "a")
+    it.misbehave(wake_s=0.5)
+    it.request("b")
+    until(lambda: it.states() == ["waking"], "it wakes")
+    it.delete("b", gracePeriodSeconds="0")
+    until(lambda: it.states() == ["asleep"], "it sleeps again")
+
+
+def test_an_engine_that_dies_while_it_is_bound_makes_its_requester_unready_until_it_is_back(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    [model] = it.pool()["models"]
+    it.misbehave(kill=model["name"], load_s=3.0, wake_s=3.0)
+    until(lambda: not it.is_ready("a"), "it is unready")
+    it.until_ready("a")
+    assert any("failed: its process has ended" in event for event in it.events("a"))
+
+
+def test_a_server_pod_that_is_deleted_by_hand_goes_when_its_containers_have_ended(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    [server] = it.servers()
+    it.kubelets = False  # nothing ends, and yet it is deleted by force
+    it.delete(server["metadata"]["name"], gracePeriodSeconds="0")
+    held = it.pod(server["metadata"]["name"])
+    assert held["metadata"]["finalizers"] == [names.FINALIZER] and "deletionTimestamp" in held["metadata"]
+    it.kubelets = True
+    uid = server["metadata"]["uid"]
+    until(lambda: [s for s in it.servers() if s["metadata"]["uid"] != uid], "another one is there")
+    it.until_ready("a")
+
+
+def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(it: Cluster) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dual-pods"
+    role = it.server.ask("GET", path)
+    fewer = [
+        {**r, "verbs": [v for v in r["verbs"] if v != "create" or "pods" not in r["resources"]]} for r in role["rules"]
+    ]
+    it.server.ask("PUT", path, {**role, "rules": fewer, "metadata": {"name": "dual-pods"}})
+    it.controller()
+    it.request("a")
+    until(lambda: 'cannot create resource "pods"' in it.says("a"), "the status says it")
+    assert any('cannot create resource "pods"' in event for event in it.events("a"))
+    it.server.ask("PUT", path, {**role, "metadata": {"name": "dual-pods"}})
+    it.until_ready("a")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({"server_patch": "spec: ["}, "it is no YAML"),
+        ({"server_patch": "spec: {containers: [{name: inference-server, $patch: delete}]}"}, "removes the container"),
+        ({"model": "memory: 90GiB"}, "can never fit: GPU-0 has 80 GiB"),
+    ],
+)
+def test_bad_input_is_an_event_and_a_status_and_leaves_nothing(
+    it: Cluster, annotations: dict[str, str], says: str
+) -> None:
+    it.controller()
+    it.request("a", "qwen", 1, **annotations)
+    until(lambda: says in it.says("a"), f"the status says {says}")
+    if "memory" not in str(annotations):
+        until(lambda: any(says in event for event in it.events("a")), "so does an event")
+        assert not it.servers()
+    it.request("b")
+    it.until_ready("b")
+    it.delete("a")
+    until(lambda: not it.pod("a"), "it goes")
+    assert len(it.pool()["models"]) == 1
+
+
+def test_more_accelerators_than_any_node_has_are_said(it: Cluster) -> None:
+    it.controller()
+    it.request("a", gpus=9)
+    until(lambda: "no node was found for it" in it.says("a"), "the status says it")
+
+
+def test_a_pod_of_the_same_name_is_another_requester(it: Cluster) -> None:
+    it.controller()
+    first = it.request("a")
+    it.until_ready("a")
+    it.delete("a", gracePeriodSeconds="0")
+    second = it.request("a")
+    assert first != second
+    it.until_ready("a")
+    assert it.servers()[0]["metadata"]["annotations"][names.BINDINGS].count(second) == 1
+
+
+def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    merge = "application/merge-patch+json"
+    for patch in (
+        {"metadata": {"annotations": {f"{names.PREFIX}server-patch": "spec: {}"}}},
+        {"metadata": {"labels": {names.DUAL: None}}},
+        {"metadata": {"labels": {names.INSTANCE: "i1"}}},
+    ):
+        for path in (f"{PODS}/a", f"{PODS}/a/status"):
+            assert it.server.ask("PATCH", path, patch, content_type=merge)["code"] == 422, (path, patch)
+    assert (
+        it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}}, content_type=merge)["kind"] == "Pod"
+    )
+    forged = {
+        "metadata": {"name": "x", "labels": {names.SERVER: "pool"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    assert it.server.ask("POST", PODS, forged)["code"] == 422
+
+
+def _owned(it: Cluster) -> subprocess.Popen[bytes]:
+    """A controller of a Deployment, with a server pod."""
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    it.server.ask("POST", DEPLOYMENTS, {"metadata": {"name": "dual-pods"}, "spec": spec})
+    controller = it.controller("--owner", "dual-pods")
+    it.request("a")
+    it.until_ready("a")
+    return controller
+
+
+def test_a_deployment_that_cant_be_looked_at_is_there_for_all_that_is_known(it: Cluster) -> None:
+    controller = _owned(it)
+    refusal = Answer(500, {"kind": "Status", "message": "not now"})
+    it.server.meddle = lambda asked: refusal if "/deployments/" in asked.path else None
+    controller.terminate()
+    assert controller.wait() == 0
+    assert [pod["metadata"]["finalizers"] for pod in it.servers()] == [[names.FINALIZER]]
+
+
+def test_when_the_deployment_goes_first_no_pod_is_left(it: Cluster) -> None:
+    controller = _owned(it)
+    it.kubelets = False
+    it.server.ask("DELETE", f"{DEPLOYMENTS}/dual-pods")
+    until(lambda: "deletionTimestamp" in it.servers()[0]["metadata"], "the collector has marked its server pod")
+    controller.terminate()
+    assert controller.wait() == 0
+    it.kubelets = True
+    until(lambda: not it.servers(), "no server pod is left")
+
+
+def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) -> None:
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
+    _round(it, "a")
+    it.request("b", serves="llama")
+    it.until_ready("b")
+    command = [sys.executable, "-m", "dual_pods.cli.dualctl", "status", "--controller", f"http://127.0.0.1:{port}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done
+    assert re.search(r"^b +n1 +GPU-[01] +ready", done.stdout, re.M) and "asleep" in done.stdout
+    it.request("c", server_patch="spec: [")
+    until(lambda: it.says("c"), "it is refused")
+    assert subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True).returncode == 1
+    text = _get(port, "/metrics")
+    for line in ("dual_pods_leader 1.0", 'dual_pods_requesters{phase="ready"} 1.0', "dual_pods_launches_total 3.0"):
+        assert line in text, text
+    assert 'dual_pods_ready_seconds_count{by="launch"} 2.0' in text
+
+
+def test_one_that_was_ready_before_a_controller_led_isnt_counted_as_become_ready_by_it(it: Cluster) -> None:
+    first, port = it.controller(), _free_port()
+    it.request("a")
+    it.until_ready("a")
+    first.kill()
+    first.wait()
+    it.controller("--listen", f"127.0.0.1:{port}")
+
+    def said(line: str) -> bool:
+        with contextlib.suppress(OSError):
+            return line in _get(port, "/metrics")
+        return False
+
+    until(lambda: said('dual_pods_requesters{phase="ready"} 1.0'), "the second one knows it")
+    merge = "application/merge-patch+json"
+    it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}}, content_type=merge)
+    it.request("b", serves="llama")
+    it.until_ready("b")
+    until(lambda: said("dual_pods_ready_seconds_count"), "b has become ready by it")
+    text = _get(port, "/metrics")
+    counts = re.findall(r"^dual_pods_ready_seconds_count.* (\S+)$", text, re.M)
+    assert sum(map(float, counts)) == 1, text
+
+
+def _get(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    return connection.getresponse().read().decode()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

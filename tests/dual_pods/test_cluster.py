@@ -1,0 +1,43 @@
+"""The controller, requesters and pools as real processes, on the strict API server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dual_pods.rules import names
+from tests.dual_pods.cluster import Cluster, ask, cluster
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as made:
+        yield made
+
+
+def test_a_pod_asks_and_another_one_runs_the_model(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    pod = it.pod("a")
+    [server] = it.servers()
+    assert pod["metadata"]["labels"][names.DUAL] == server["metadata"]["name"] == "n1-dual"
+    [model] = it.pool()["models"]
+    assert model["state"] == "awake" and model["devices"] == ["GPU-0"]
+    said = ask(f"http://{pod['status']['podIP']}:8000/v1/completions", {"model": "qwen"})
+    assert said == {"model": model["name"]}
+
+
+def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes_it(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    it.delete("a")
+    until(lambda: it.states() == ["asleep"], "it sleeps")
+    until(lambda: not it.pod("a"), "the requester has gone")
+    it.request("b")
+    it.until_ready("b")
+    assert len(it.pool()["models"]) == 1 and any(e.startswith("Waking") for e in it.events("b"))
+    until(lambda: json.loads(it.pod("b")["metadata"]["annotations"][names.STATUS])["Phase"] == "ready", "it says so")

@@ -1,0 +1,124 @@
+"""The programs' doors: flags, files and environments that are wrong get a sentence, and an exit code that says it."""
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dual_pods.cli import controller, dualctl, requester
+from dual_pods.shell import devices
+
+Main = Callable[[list[str]], int]
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "code", "says"),
+    [
+        (controller.main, [], 64, "--server-pod is needed"),
+        (controller.main, ["--server-pod", "/none"], 64, "No such file"),
+        (controller.main, ["--server-pod", "BAD"], 64, "holds no pod"),
+        (controller.main, ["--mode", "fast"], 64, "allowed: direct, sleep, swap"),
+        (controller.main, ["--mode", "direct"], 64, "this is no pod of a cluster"),
+        (controller.main, ["--mode", "direct", "--sleepers", "much"], 64, "is no size"),
+        (requester.main, ["--relay-port", "99999"], 64, "is no port"),
+        (requester.main, ["--relay-port-1=x"], 64, "is no port"),
+        (requester.main, ["--relay-prot", "8000"], 64, "did you mean --relay-port?"),
+        (dualctl.main, [], 64, "required: COMMAND"),
+        (dualctl.main, ["status", "--controller", "http://127.0.0.1:1"], 2, "no controller answers"),
+        (dualctl.main, ["status"], 2, "there is no kubectl here"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    main: Main, words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("spec: {containers: [{image: x}]}")
+    try:
+        found = main([str(bad) if word == "BAD" else word for word in words])
+    except SystemExit as ends:
+        found = int(str(ends.code))
+    assert (found, says in capsys.readouterr().err) == (code, True)
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[str, dict[str, Any]]]:
+    said: dict[str, Any] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", said
+        server.shutdown()
+
+
+def test_status_says_what_each_waits_for(
+    answers: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, said = answers
+    assert dualctl.main(["status", "--controller", url]) == 2
+    assert "isn't understood" in capsys.readouterr().err
+    asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
+            "instance": "", "server": "", "since": 0.0}  # fmt: skip
+    sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}}  # fmt: skip
+    servers = [
+        {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
+        {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
+    ]
+    said |= {"leads": True, "token": 7, "requesters": [asks], "servers": servers}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    shown = capsys.readouterr().out
+    assert "no node was found for it: 0/3" in shown and "starting ErrImagePull" in shown
+    assert [line.split()[-2:] for line in shown.splitlines() if "i1" in line] == [["GiB", "-"]]
+    said |= {"leads": False}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    assert "doesn't lead" in capsys.readouterr().out
+
+
+def test_kubernetes_is_asked_again_until_the_one_that_leads_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing: dict[str, Any] = {"token": 7, "requesters": [], "servers": []}
+    said = [nothing | {"leads": leads} for leads in (False, False, True)]
+    monkeypatch.setattr(dualctl, "_through_kubectl", lambda options: json.dumps(said.pop(0)).encode())
+    assert dualctl.main(["status"]) == 0 and not said
+    assert "doesn't lead" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "found"),
+    [
+        ("a,b", {"CUDA_VISIBLE_DEVICES": "c"}, ["a", "b"]),
+        ("", {"CUDA_VISIBLE_DEVICES": "GPU-1, GPU-2", "NVIDIA_VISIBLE_DEVICES": "x"}, ["GPU-1", "GPU-2"]),
+        ("", {"NVIDIA_VISIBLE_DEVICES": "GPU-3"}, ["GPU-3"]),
+        ("", {"NVIDIA_VISIBLE_DEVICES": "void"}, None),  # DRA: what the driver shows
+        ("", {"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+    ],
+)
+def test_accelerators_are_what_gave_them_says_else_what_the_driver_shows(
+    said: str, environment: dict[str, str], found: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "memory_mib", lambda: {"GPU-9": 0})
+    assert devices.names(said, environment) == (found or ["GPU-9"])
+
+
+def test_without_a_driver_a_sentence_says_so() -> None:
+    with pytest.raises(devices.NoDevices):
+        devices.names("", {})

@@ -1,0 +1,102 @@
+"""The whole of it with nothing played but the cluster: controller, requesters, `failover models up` with reference
+engines on one node of two accelerators, and clients that ask through a requester's port.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dual_pods.rules import names
+from lockserver.observer import Observer as Lock
+from lockserver.rules.messages import HolderState
+from tests.dual_pods.cluster import Cluster, ask, cluster
+from tests.support import tmpfs
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def it() -> Iterator[Cluster]:
+    with tmpfs.directory("dual") as directory, cluster(directory, {"n1": ["host:d0", "host:d1"]}) as made:
+        made.real_pools = True
+        made.controller()
+        yield made
+
+
+def _request(it: Cluster, name: str, serves: str, seed: int, *, standby: bool = False) -> None:
+    model = f"{{engine: reference, arguments: ['--seed', '{seed}'], memory: 96MiB, standby: {str(standby).lower()}}}"
+    it.request(name, serves, model=model)
+    it.until_ready(name)
+
+
+def _text(it: Cluster, requester: str, model: str) -> str:
+    url = f"http://{it.pod(requester)['status']['podIP']}:8000/v1/completions"
+    said = ask(url, {"model": model, "prompt": "The first thing", "max_tokens": 8, "temperature": 0})
+    assert "choices" in said, said
+    return str(said["choices"][0]["text"])
+
+
+def _gone(it: Cluster, name: str) -> None:
+    it.delete(name)
+    until(lambda: not it.pod(name), f"{name} has gone")
+
+
+def test_a_requester_is_created_answers_goes_and_the_next_one_wakes_what_it_left(it: Cluster) -> None:
+    _request(it, "a", "qwen", 1)
+    before = _text(it, "a", "qwen")
+    _gone(it, "a")
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    _request(it, "b", "qwen", 1)
+    assert _text(it, "b", "qwen") == before
+    assert any(event.startswith("Waking") for event in it.events("b"))
+
+
+def test_two_models_take_turns_on_one_accelerator(it: Cluster) -> None:
+    it.gpus["n1"] = ["host:d0"]
+    texts = dict[str, str]()
+    for round_ in range(2):
+        for seed, model in enumerate(("qwen", "llama")):
+            name = f"{model}-{round_}"
+            _request(it, name, model, seed)
+            assert texts.setdefault(model, _text(it, name, model)) == _text(it, name, model)
+            awake = [shown["name"] for shown in it.pool()["models"] if shown["state"] == "awake"]
+            assert awake == [it.pod(name)["metadata"]["labels"][names.INSTANCE]]
+            _gone(it, name)
+    until(lambda: it.states() == ["asleep", "asleep"], "both sleep")
+    assert any(event.startswith("Waking") for event in it.events("llama-1")) and texts["qwen"] != texts["llama"]
+
+
+def test_two_requesters_of_one_model_have_an_instance_each_and_one_that_sleeps_isn_t_asked(it: Cluster) -> None:
+    _request(it, "a", "qwen", 1)
+    _request(it, "b", "qwen", 1)
+    assert it.states() == ["awake", "awake"]
+    _gone(it, "a")
+    until(lambda: it.states() == ["asleep", "awake"], "the instance of the one that went sleeps")
+    for _ in range(5):
+        _text(it, "b", "qwen")
+    assert it.states() == ["asleep", "awake"]
+
+
+def test_with_a_standby_a_kill_9_of_the_bound_engine_is_a_pause(it: Cluster) -> None:
+    _request(it, "a", "qwen", 1, standby=True)
+    before = _text(it, "a", "qwen")
+    lock = it.directory / "run-n1" / "lock" / it.pod("a")["metadata"]["labels"][names.INSTANCE]
+    for _ in range(2):
+        killed = until(partial(_whole, lock), "one engine serves, and the other one waits")
+        os.kill(killed.pid, signal.SIGKILL)
+        assert _text(it, "a", "qwen") == before
+        assert until(partial(_whole, lock), "so it is again").engine_id != killed.engine_id
+    log = (it.directory / "a.log").read_text()
+    assert it.is_ready("a") and log.count(" unready ") == 1, f"it was unready before its first answer alone:\n{log}"
+
+
+def _whole(lock: Path) -> HolderState | None:
+    """Which engine serves, while another one is there to take over."""
+    with Lock(lock) as observer:
+        status = next(observer.watch())
+    return status.holder if status.waiters and status.holder is not None and status.holder.endpoint else None

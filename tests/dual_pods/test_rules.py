@@ -1,0 +1,290 @@
+"""The controller's rules, one by one, on the simulated cluster."""
+
+from typing import Any
+
+import pytest
+
+from dual_pods.rules.events import Listed, NodeGone, NodeSeen
+from dual_pods.rules.facts import Node
+from dual_pods.rules.place import Mode
+from pool.entries import State
+from tests.dual_pods.world import GIB, Chances, World, world
+
+MODES = list(Mode)
+
+
+def _engines(it: World) -> dict[str, State]:
+    return {engine.id: engine.state for engine in it._engines()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_requester_becomes_ready_by_a_launch(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    assert it.ready(uid), it.machine.waits[uid]
+    it.quiet()
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.SWAP])
+def test_the_next_requester_of_the_same_wish_wakes_what_sleeps(mode: Mode) -> None:
+    it = world(mode)
+    first = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.leave(first)
+    it.run(120)
+    assert set(_engines(it).values()) == {State.ASLEEP}
+    second = it.request("b", "n", ("n-0",), "qwen")
+    it.run(180)
+    assert it.ready(second) and it.machine.counts["wakes"] == 1 and len(it._engines()) == 1
+    it.quiet()
+
+
+def _settled(mode: Mode, wishes: dict[str, int], **settings: Any) -> World:
+    """Those wishes have slept on n-0 one after the other, in this order."""
+    it = world(mode, **settings)
+    for wish, needs in wishes.items():
+        uid = it.request(wish, "n", ("n-0",), wish, needs)
+        it.run(it.now + 60)
+        assert it.ready(uid), it.machine.waits[uid]
+        it.leave(uid)
+        it.run(it.now + 60)
+    return it
+
+
+def test_nothing_is_promised_before_a_server_pod_has_said_what_it_runs() -> None:
+    it = _settled(Mode.SWAP, {"qwen": 20 * GIB})
+    it.hushed = True
+    it.restart()
+    uid = it.request("b", "n", ("n-0",), "qwen", 20 * GIB)
+    it.run(it.now + 60)
+    assert "hasn't said yet what it runs" in it.machine.waits[uid][1] and not it.machine.counts["launches"]
+    it.hushed = False
+    it.tell_all()
+    it.run(it.now + 60)
+    assert it.ready(uid) and it.machine.counts["wakes"] == 1 and not it.machine.counts["launches"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_accelerator_is_given_on_only_when_the_instance_before_is_at_rest_or_gone(mode: Mode) -> None:
+    """The world raises Violation where two use one."""
+    it = world(mode)
+    first = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
+    it.run(60)
+    it.leave(first, after_s=0.0)
+    second = it.request("b", "n", ("n-0",), "llama", 60 * GIB, runs_after_s=0.0)
+    it.run(120)
+    assert it.ready(second), it.machine.waits[second]
+    it.quiet()
+
+
+def test_in_direct_mode_no_instance_is_used_again() -> None:
+    it = world(Mode.DIRECT)
+    for name in ("a", "b"):
+        uid = it.request(name, "n", ("n-0",), "qwen")
+        it.run(it.now + 60)
+        assert it.ready(uid)
+        it.leave(uid)
+        it.run(it.now + 60)
+        assert not it.servers()
+    assert it.machine.counts["launches"] == 2 and not it.machine.counts["wakes"]
+
+
+def test_a_promise_that_another_write_has_overtaken_is_made_anew() -> None:
+    it = world(Mode.SWAP, chances=Chances(conflict=500))
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(120)
+    assert it.ready(uid)
+
+
+def test_sleepers_go_until_they_hold_no_more_than_they_may() -> None:
+    """Each holds a fortieth of what it takes: 2 GiB, 1 GiB, and 1 GiB."""
+    it = _settled(Mode.SWAP, {"old": 40 * GIB, "newer": 40 * GIB}, sleepers_bytes=GIB)
+    uid = it.request("c", "n", ("n-0",), "next", 40 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid) and it.machine.counts["evictions"] == 1
+    assert [wish for wish in it.wishes.values() if it.awake_or_asleep(wish)] == ["newer", "next"]
+
+
+@pytest.mark.parametrize("prometheus", [True, False])
+def test_without_a_ledger_the_specification_s_rule_holds(prometheus: bool) -> None:
+    """A figure counts only if nothing went to sleep for a while before it; then one cover of sleepers goes."""
+    it = _settled(Mode.SLEEP, {"old": 40 * GIB}, sleepers_bytes=0, measured_after_s=20.0)
+    it.prometheus = prometheus
+    it.restart()
+    uid = it.request("b", "n", ("n-0",), "next", 40 * GIB)
+    it.run(it.now + 90)
+    assert it.ready(uid) and [w for w in it.wishes.values() if it.awake_or_asleep(w)] == ["next"]
+    assert any("it sleeps" in s or "which sleeps" in s for _, s in it.said)
+
+
+def test_a_node_that_went_before_this_controller_began_counts_as_gone() -> None:
+    it = _settled(Mode.SWAP, {"qwen": GIB})
+    it.restart()
+    assert it.machine.places["n"].gone_since is None
+    it.machine.places["n"].node = None
+    it.feed(Listed())
+    assert it.machine.places["n"].gone_since == it.now
+
+
+def test_a_requester_is_unready_before_its_instance_sleeps() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.done.clear()
+    it.leave(uid, after_s=5.0)
+    it.run(60 + 2)
+    kinds = [key[0] for key in it.done]
+    assert kinds.index("relay") < kinds.index("sleep")
+
+
+def test_a_requester_that_goes_during_its_wake_leaves_nothing_awake() -> None:
+    it = _settled(Mode.SWAP, {"qwen": 20 * GIB})
+    uid = it.request("b", "n", ("n-0",), "qwen", 20 * GIB, runs_after_s=0.0)
+    while not any(engine.state is State.WAKING for engine in it._engines()):
+        it.run(it.now + 0.01)
+    it.leave(uid, after_s=0.0)
+    it.run(it.now + 60)
+    assert set(_engines(it).values()) == {State.ASLEEP}
+    it.quiet()
+
+
+def test_an_engine_that_dies_while_it_is_bound_comes_back() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [pod] = [p for p in it.pods.values() if p.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    assert not it.ready(uid) and "failed" in it.machine.waits[uid][1]
+    it.run(120)
+    assert it.ready(uid) and ("Failed", f"instance {it.only()} failed: its process has ended") in it.said
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    it.delete_server(server.uid, after_s=10.0)
+    it.run(62)
+    assert it.told_ready[uid] == (), "it is unready at once"
+    it.run(180)
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+def test_a_requester_that_waits_too_long_is_an_event_with_the_reason() -> None:
+    it = world(Mode.SWAP, bound_s=30.0)
+    it.foreign["n-0"] = 79 * GIB
+    uid = it.request("a", "n", ("n-0",), "qwen", 20 * GIB)
+    it.run(60)
+    assert not it.ready(uid)
+    assert next(s for r, s in it.said if r == "Late").startswith("it isn't Ready after 30 s: n-0 has 1 GiB of 80 GiB")
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "needs", "says"),
+    [(("n-7",), 0, "knows no accelerator n-7"), (("n-0",), 90 * GIB, "can never fit: n-0 has 80 GiB")],
+)
+def test_what_can_never_be_is_said_and_makes_nothing(accelerators: tuple[str, ...], needs: int, says: str) -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", accelerators, "qwen", needs)
+    it.run(120)
+    assert says in it.machine.waits[uid][1] and not it._engines()
+
+
+def test_a_node_that_goes_and_comes_back_serves_again() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.feed(NodeGone("n"))
+    it.run(70)
+    assert it.ready(uid), "it goes on as long as it can"
+    it.feed(NodeSeen(Node("n", True, True)))
+    it.run(140)
+    assert it.ready(uid) and len(it.servers()) == 1
+
+
+def test_a_node_without_the_taint_gets_nothing() -> None:
+    it = world(Mode.SWAP)
+    it.feed(NodeSeen(Node("n", True, False)))
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()
+
+
+def test_two_requesters_that_were_given_one_accelerator_don_t_both_get_it() -> None:
+    it = world(Mode.SWAP)
+    first = it.request("a", "n", ("n-0",), "qwen")
+    second = it.request("b", "n", ("n-0",), "qwen")
+    it.run(60)
+    assert it.ready(first) and "which were given to both" in it.machine.waits[second][1]
+
+
+# -- the open bugs of llm-d's fast model actuation ---------------------------------------------------------------------
+
+
+def test_bug_709_an_engine_isn_t_started_before_the_memory_of_the_one_before_is_free() -> None:
+    it = _settled(Mode.SWAP, {"old": 60 * GIB})
+    it.foreign["n-0"] = 79 * GIB  # its processes are gone, the driver hasn't given the memory back
+    it.tell_all()
+    uid = it.request("b", "n", ("n-0",), "next", 60 * GIB)
+    it.run(it.now + 60)
+    sentence = it.machine.waits[uid][1]
+    assert "a previous engine isn't gone yet" in sentence, sentence
+    it.give_back("n-0", 79 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid)
+
+
+def test_bug_720_memory_held_after_a_deletion_delays_the_next_start_and_fails_none() -> None:
+    it = world(Mode.SWAP, chances=Chances(leaks=1000))
+    uid = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
+    it.run(60)
+    [server] = it.servers()
+    it.delete_server(server.uid)  # what it held stays held for half a minute
+    it.run(80)
+    assert not it.ready(uid) and "isn't gone yet" in it.machine.waits[uid][1], it.machine.waits[uid]
+    it.run(180)
+    assert it.ready(uid) and not it.machine.counts["failures"]
+
+
+def test_bug_746_a_wake_isn_t_asked_for_where_a_sleep_freed_half() -> None:
+    it = _settled(Mode.SWAP, {"qwen": 70 * GIB})
+    it.chances = Chances(frees_half=1000)
+    other = it.request("b", "n", ("n-0",), "llama", 70 * GIB)
+    it.run(it.now + 60)
+    it.leave(other)
+    it.run(it.now + 60)
+    again = it.request("c", "n", ("n-0",), "qwen", 70 * GIB)  # wakes: 35 GiB are held by the one that sleeps
+    it.run(it.now + 60)
+    assert it.ready(again) and not it.machine.counts["failures"]
+    assert it.machine.counts["evictions"] == 1, "the one that freed half had to go"
+
+
+def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None:
+    it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=2)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(120)
+    assert not it.ready(uid) and "out of memory" in it.machine.waits[uid][1]
+    assert any(reason == "Failed" and says.endswith("failed: out of memory") for reason, says in it.said)
+    it.leave(uid)
+    it.run(240)
+    assert not it._engines() and all(not s.bindings for s in it.servers())
+    it.quiet()
+
+
+def test_bug_585_what_failed_keeps_no_place() -> None:
+    it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.chances = Chances()
+    it.run(240)
+    assert it.ready(uid) and len(it._engines()) == 1 and it.machine.counts["deletions"] >= 1
+
+
+def test_what_fails_for_ever_is_tried_ever_less_often() -> None:
+    it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
+    it.request("a", "n", ("n-0",), "qwen")
+    it.run(600)
+    assert 5 < it.machine.counts["launches"] < 20

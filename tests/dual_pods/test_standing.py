@@ -1,0 +1,58 @@
+"""A requester's rules."""
+
+import pytest
+
+from dual_pods.rules.standing import PAUSE_S, SLOW_S, Standing, Target
+
+AT = Target("http://x/ready", "http://x/watch", "x", 8000)
+
+
+def _bound(now: float = 0.0) -> Standing:
+    found = Standing().bound(AT, 7, now)
+    assert found is not None
+    return found
+
+
+def test_it_is_ready_when_its_instance_has_answered_and_not_before() -> None:
+    assert not Standing().ready
+    standing = _bound(3.0)
+    assert not standing.ready and standing.ask_at == 3.0
+    standing = standing.answered(AT, "503", 3.0)
+    assert not standing.ready and 3.0 < standing.ask_at < 3.0 + SLOW_S
+    standing = standing.answered(AT, "", 4.0)
+    assert standing.ready and standing.ask_at == 4.0 + SLOW_S
+
+
+def test_it_is_unready_at_once_when_the_binding_ends_and_soon_when_the_watch_ends_or_the_instance_says_no() -> None:
+    ready = _bound().answered(AT, "", 1.0)
+    unbound = ready.unbound(7)
+    assert unbound is not None and not unbound.ready and unbound.target is None
+    cut = ready.cut(AT, 2.0)
+    assert cut.ready and cut.ask_at == 2.0, "a standby may be about to take over"
+    assert not cut.answered(AT, "gone", 2.0 + PAUSE_S).ready
+    again = ready.answered(AT, "gone", 2.0).answered(AT, "", 2.5)
+    assert again.ready and again.answered(AT, "gone", 3.4).ready, "each pause counts by itself"
+    assert again.answered(AT, "gone", 3.4).ask_at < 4.0
+    assert ready.told(AT, 2.0).ready and ready.told(AT, 2.0).ask_at == 2.0
+
+
+@pytest.mark.parametrize("answer", ["answered", "told", "cut"])
+def test_what_an_instance_of_before_says_counts_for_nothing(answer: str) -> None:
+    other = Target("http://y/ready")
+    ready = _bound().answered(AT, "", 1.0)
+    changed = ready.answered(other, "no", 2.0) if answer == "answered" else getattr(ready, answer)(other, 2.0)
+    assert changed == ready
+
+
+def test_an_older_controller_is_refused() -> None:
+    ready = _bound().answered(AT, "", 1.0)
+    assert ready.bound(Target("http://y/ready"), 6, 2.0) is None and ready.unbound(6) is None
+    again = ready.bound(AT, 8, 2.0)
+    assert again is not None and again.ready and again.token == 8, "the same binding changes nothing"
+
+
+def test_fma_s_controller_is_believed() -> None:
+    standing = Standing().bound(Target(), 0, 0.0)
+    assert standing is not None and standing.ready
+    unready = standing.unbound(0)
+    assert unready is not None and not unready.ready

@@ -1,0 +1,87 @@
+"""Which sleepers go: the best of all covers, by trying every one of them."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from dual_pods.rules import victims
+from dual_pods.rules.victims import Sleeper, cost, cover, enough
+
+
+def _drawn(seed: int, accelerators: int, sleepers: int) -> tuple[list[Sleeper], frozenset[str]]:
+    draw = random.Random(seed)
+    names = [f"g{number}" for number in range(accelerators)]
+    found = []
+    for number in range(sleepers):
+        used = frozenset(draw.sample(names, draw.randint(1, min(4, accelerators))))
+        last = draw.choice([float(draw.randrange(5)), draw.random()])
+        found.append(Sleeper(f"s{number:02}", used, last, {name: draw.randint(1, 9) for name in used}))
+    return found, frozenset(draw.sample(names, draw.randint(1, accelerators)))
+
+
+def _best(sleepers: list[Sleeper], short: frozenset[str]) -> list[Sleeper] | None:
+    covers = [
+        chosen
+        for count in range(len(sleepers) + 1)
+        for chosen in itertools.combinations(sleepers, count)
+        if short <= frozenset().union(*(s.accelerators for s in chosen))
+    ]
+    return list(min(covers, key=lambda chosen: cost(list(chosen), short))) if covers else None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_set_that_goes_is_the_best_of_all_that_cover(seed: int) -> None:
+    sleepers, short = _drawn(seed, random.Random(seed).choice([2, 4, 8, 16]), 8)
+    found, best = cover(sleepers, short), _best(sleepers, short)
+    assert (found is None) == (best is None), f"seed {seed}"
+    if found is not None and best is not None:
+        assert cost(found, short) == cost(best, short), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_beyond_that_it_is_greedy_within_its_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleepers, short = _drawn(seed, 8, 8)
+    best = _best(sleepers, short)
+    monkeypatch.setattr(victims, "EXACT", 0)
+    found = cover(sleepers, short)
+    if best is None or found is None:
+        assert found is best is None
+        return
+    weight = {s.name: 1 + len(s.accelerators - short) for s in sleepers}
+    least = min(
+        sum(weight[s.name] for s in chosen)
+        for count in range(len(sleepers) + 1)
+        for chosen in itertools.combinations(sleepers, count)
+        if short <= frozenset().union(*(s.accelerators for s in chosen))
+    )
+    bound = sum(1 / number for number in range(1, len(short) + 1))
+    assert sum(weight[s.name] for s in found) <= least * bound + 1e-9, f"seed {seed}"
+
+
+def test_sixteen_accelerators_and_forty_sleepers_take_no_time() -> None:
+    sleepers, _ = _drawn(1, 16, 40)
+    assert cover(sleepers, frozenset().union(*(s.accelerators for s in sleepers))) is not None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_so_many_go_that_the_bytes_that_are_short_come_free_and_none_for_nothing(seed: int) -> None:
+    sleepers, names = _drawn(seed, 4, 8)
+    draw = random.Random(seed)
+    short = {name: draw.randint(-3, 25) for name in names}
+    found = enough(sleepers, short)
+    free = {name: sum(s.bytes.get(name, 0) for s in sleepers) for name in short}
+    assert (found is None) == any(short[name] > free[name] for name in short), f"seed {seed}"
+    if found is not None:
+        assert all(sum(s.bytes.get(name, 0) for s in found) >= count for name, count in short.items())
+        assert len({s.name for s in found}) == len(found)
+        assert found or all(count <= 0 for count in short.values())
+
+
+def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> None:
+    old, new = Sleeper("old", frozenset({"a"}), 1.0, {}), Sleeper("new", frozenset({"a"}), 2.0, {})
+    wide = Sleeper("wide", frozenset({"a", "b"}), 0.0, {})
+    assert cover([new, old, wide], frozenset({"a"})) == [old]
+    assert cover([new, wide], frozenset({"a", "b"})) == [wide]
+    assert cover([old], frozenset({"b"})) is None and math.isfinite(cost([old], frozenset())[0])

@@ -1,0 +1,504 @@
+"""A cluster in memory for the controller's machine: nodes, requesters, server pods, pools with a ledger, and time.
+
+The world plays scheduler, kubelet, pools, requesters and the controller's shell; the machine alone is real. What must
+hold whatever happens is checked where the world changes:
+
+  A  an accelerator is never used by two instances that aren't at rest, in whichever server pods;
+  B  no instance begins to wake or to load without room for it;
+  C  two requesters are never promised one instance;
+  D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, nothing
+     stays awake for none, and no pod is left that has ended (`quiet`).
+"""
+
+import heapq
+import itertools
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dual_pods.rules import events as e
+from dual_pods.rules import names
+from dual_pods.rules.facts import REST, Ask, Instance, Memory, Node, Requester, Server, Told
+from dual_pods.rules.machine import Machine
+from dual_pods.rules.place import Mode, Settings
+from dual_pods.rules.plan import Phase
+from pool.entries import State
+
+GIB = 1 << 30
+HOT = (State.LOADING, State.WAKING, State.AWAKE, State.DRAINING, State.STOPPING)
+
+
+class Violation(AssertionError):
+    pass
+
+
+@dataclass
+class Engine:
+    id: str
+    accelerators: frozenset[str]
+    needs: int
+    """On each of its accelerators, awake."""
+    state: State = State.OFF
+    why: str = ""
+    held: int = 0
+    """What it holds now, on each."""
+    asleep: int = 0
+    measured: bool = False
+    last_used: float = 0.0
+
+
+@dataclass
+class Pod:
+    fact: Requester | Server
+    engines: dict[str, Engine] = field(default_factory=dict)
+    leaked: dict[str, int] = field(default_factory=dict)
+    """Bytes on accelerators that stay when it has gone, for a while."""
+
+
+@dataclass
+class Chances:
+    """How often something goes wrong, of a thousand."""
+
+    effect_fails: int = 0
+    conflict: int = 0
+    lost_answer: int = 0
+    wake_fails: int = 0
+    launch_fails: int = 0
+    frees_half: int = 0
+    leaks: int = 0
+
+
+class World:
+    def __init__(
+        self,
+        settings: Settings,
+        nodes: Mapping[str, int],
+        seed: int = 0,
+        chances: Chances | None = None,
+        total: int = 80 * GIB,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.settings, self.chances, self.total = settings, chances or Chances(), total
+        self.now = 0.0
+        self.happens: list[tuple[float, int, Callable[[], None]]] = []
+        self.events = 0
+        self._numbers = itertools.count(1)
+        self.nodes = {name: [f"{name}-{number}" for number in range(count)] for name, count in nodes.items()}
+        self.pods: dict[str, Pod] = {}
+        self.here: dict[str, dict[str, Pod]] = {name: {} for name in nodes}
+        """Server pods by their node."""
+        self.accelerators: dict[str, tuple[str, ...]] = {}
+        self.sizes: dict[str, int] = {}
+        self.wishes: dict[str, str] = {}
+        self.told_ready: dict[str, tuple[str, ...]] = {}
+        """What requesters were told."""
+        self.said: list[tuple[str, str]] = []
+        self.done: list[tuple[str, ...]] = []
+        """The keys of what was carried out."""
+        self.prometheus = True
+        """Else a requester says with its accelerators how much of them is in use."""
+        self.hushed = False
+        """No server pod says anything."""
+        self.foreign: dict[str, int] = {}
+        """Bytes on an accelerator that no lease covers."""
+        self.machine = self._machine()
+
+    def _machine(self) -> Machine:
+        def template(node: str) -> Mapping[str, Any]:
+            return {"metadata": {"name": f"{node}-dual", "labels": {}, "annotations": {}}, "spec": {}}
+
+        return Machine(self.settings, template)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self.happens, (self.now + seconds, next(self._numbers), what))
+
+    def run(self, until: float) -> None:
+        while True:
+            look = self.machine.look_at
+            upcoming = self.happens[0][0] if self.happens else float("inf")
+            if min(look, upcoming) > until:
+                break
+            if upcoming <= look:
+                self.now, _, what = heapq.heappop(self.happens)
+                what()
+            else:
+                self.now = max(self.now, look)
+                self.feed(e.Look())
+        self.now = max(self.now, until)
+
+    def feed(self, event: e.Event) -> None:
+        self.events += 1
+        for effect in self.machine.feed(event, self.now):
+            self._carry_out(effect)
+
+    def chance(self, of_a_thousand: int) -> bool:
+        return of_a_thousand > 0 and self.random.randrange(1000) < of_a_thousand
+
+    # -- what users and Kubernetes do ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for name in self.nodes:
+            self.feed(e.NodeSeen(Node(name, True, True)))
+        self.feed(e.Listed())
+        if self.settings.mode is Mode.SLEEP:
+            self._measure()
+
+    def _measure(self) -> None:
+        """As Prometheus: late, and every ten seconds."""
+        for node, accelerators in self.nodes.items() if self.prometheus else ():
+            self.feed(e.Measured(node, {name: self.total - self.free(name) for name in accelerators}, self.now))
+        self.later(10, self._measure)
+
+    def restart(self) -> None:
+        """The controller is killed, and another one begins: it is told the cluster, and no more."""
+        self.machine = self._machine()
+        for name in self.nodes:
+            self.feed(e.NodeSeen(Node(name, True, True)))
+        for pod in list(self.pods.values()):
+            self._show(pod)
+        self.feed(e.Listed())
+        self.tell_all()
+
+    def request(
+        self, name: str, node: str, accelerators: tuple[str, ...], wish: str, needs: int = 0, runs_after_s: float = 1.0
+    ) -> str:
+        """A requester that the scheduler has placed."""
+        uid = f"r{next(self._numbers)}"
+        pod_spec = {"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": _CONTAINERS}}
+        ask = Ask(wish, pod_spec, {}, needs=needs)
+        fact = Requester(uid, name, "default", node, "10.0.0.1", ask=ask, admin_port=8081, created=self.now)
+        pod = self.pods[uid] = Pod(fact)
+        instance = names.instance_id(wish, node, accelerators)
+        self.sizes[instance], self.wishes[instance] = needs, wish
+        self.accelerators[uid] = accelerators
+        self._changed(pod)
+        self.later(runs_after_s, lambda: self._changed(pod, running=True))
+        return uid
+
+    def leave(self, uid: str, after_s: float = 2.0) -> None:
+        """Deleted: marked, and gone when its container has ended."""
+        pod = self.pods[uid]
+        self._changed(pod, leaving=True)
+        self.later(after_s, lambda: self.vanish(uid))
+
+    def vanish(self, uid: str) -> None:
+        pod = self.pods.pop(uid, None)
+        if pod is None:
+            return
+        for engine in pod.engines.values():
+            self._let_go(pod, engine)
+        self.here[pod.fact.node].pop(uid, None)
+        self.told_ready.pop(uid, None)
+        self.feed(e.PodGone(uid))
+
+    def delete_server(self, uid: str, after_s: float = 3.0) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.fact.leaving:
+            return
+        self._changed(pod, leaving=True)
+        self.later(after_s, lambda: self._server_ends(uid))
+
+    def _server_ends(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or not isinstance(pod.fact, Server):
+            return
+        for engine in pod.engines.values():
+            if self.chance(self.chances.leaks):
+                self._leak(engine)
+            self._let_go(pod, engine)
+        pod.engines = {}
+        self._changed(pod, ended=True, running=False)
+        if pod.fact.leaving and not pod.fact.held:
+            self.vanish(uid)
+
+    def _leak(self, engine: Engine) -> None:
+        """Memory that stays held although its processes have ended: given back after half a minute."""
+        for name in engine.accelerators:
+            held = engine.held
+            self.foreign[name] = self.foreign.get(name, 0) + held
+            self.later(30, lambda name=name, held=held: self.give_back(name, held))  # type: ignore[misc]
+
+    def give_back(self, accelerator: str, count: int) -> None:
+        self.foreign[accelerator] = max(self.foreign.get(accelerator, 0) - count, 0)
+        self.tell_all()
+
+    def _changed(self, pod: Pod, **changes: Any) -> None:
+        pod.fact = replace(pod.fact, **changes, version=str(next(self._numbers)))
+        self._show(pod)
+
+    def _show(self, pod: Pod) -> None:
+        fact = pod.fact
+        self.feed(e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact))
+
+    def find(self, uid: str) -> Requester | None:
+        pod = self.pods.get(uid)
+        return pod.fact if pod is not None and isinstance(pod.fact, Requester) else None
+
+    # -- what the shell does ---------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: e.Effect) -> None:
+        if isinstance(effect, e.Say):
+            self.said.append((effect.reason, effect.sentence))
+        delay, machine = self.random.uniform(0.001, 0.02), self.machine
+        self.later(delay, lambda: self._carried_out(effect, machine))
+
+    def _carried_out(self, effect: e.Effect, machine: Machine) -> None:
+        self.done.append(e.key(effect))
+        error = ""
+        if self.chance(self.chances.effect_fails):
+            error = "it can't be reached"
+        else:
+            error = getattr(self, "_" + type(effect).__name__.lower())(effect)
+        if self.chance(self.chances.lost_answer):
+            error = error or "the answer was lost"
+        if self.machine is machine:
+            self.feed(e.Done(e.key(effect), error))
+
+    def _say(self, effect: e.Say) -> str:
+        return ""
+
+    def _query(self, effect: e.Query) -> str:
+        if self.find(effect.requester.uid) is None:
+            return "connection refused"
+        accelerators = self.accelerators[effect.requester.uid]
+        if not self.prometheus:
+            used = {name: self.total - self.free(name) for name in accelerators}
+            self.feed(e.Measured(effect.requester.node, used, self.now))
+        self.feed(e.Has(effect.requester.uid, accelerators))
+        return ""
+
+    def _create(self, effect: e.Create) -> str:
+        meta = effect.body["metadata"]
+        if any(p.fact.name == meta["name"] for p in self.here[effect.node].values()):
+            return "it exists"
+        uid = f"s{next(self._numbers)}"
+        labels, annotations = meta["labels"], meta["annotations"]
+        pool = labels.get(names.SERVER, "pool") == "pool"
+        fact = Server(
+            uid, meta["name"], "default", effect.node, "10.0.0.9", pool, labels.get(names.INSTANCE, ""),
+            frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
+            bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
+        )  # fmt: skip
+        pod = self.pods[uid] = self.here[effect.node][uid] = Pod(fact)
+        if not pool:
+            engine = pod.engines[fact.instance] = Engine(fact.instance, fact.accelerators, self.needs(fact.instance))
+            self._begin(pod, engine, State.LOADING, 8.0)
+        self._changed(pod)
+        self.later(self.random.uniform(0.5, 2), lambda: self._runs(uid))
+        return ""
+
+    def _runs(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is not None and isinstance(pod.fact, Server) and not pod.fact.ended:
+            self._changed(pod, running=True)
+            self._tell(pod)
+
+    def _podorder(self, effect: e.PodOrder) -> str:
+        if effect.what == "release":
+            return self._release(effect)
+        pod = self.pods.get(effect.server.uid)
+        if pod is not None and isinstance(pod.fact, Server):
+            if pod.fact.ended and not pod.fact.leaving:
+                self._changed(pod, leaving=True)
+            else:
+                self.delete_server(effect.server.uid)
+        return ""
+
+    def _release(self, effect: e.PodOrder) -> str:
+        pod = self.pods.get(effect.server.uid)
+        if pod is not None and isinstance(pod.fact, Server):
+            if not pod.fact.ended:
+                raise Violation("a finalizer goes before the containers have ended")
+            self.vanish(effect.server.uid)
+        return ""
+
+    def _markpod(self, effect: e.MarkPod) -> str:
+        pod = self.pods.get(effect.pod.uid)
+        if pod is None:
+            return "not found"
+        if pod.fact.version != effect.pod.version or self.chance(self.chances.conflict):
+            self._show(pod)
+            return "409"
+        changes = {**effect.labels, **effect.annotations}
+        marks = {k: v for k, v in {**pod.fact.marks, **changes}.items() if v is not None}
+        if isinstance(pod.fact, Server):
+            bindings = json.loads(marks.get(names.BINDINGS, "{}"))
+            self._changed(pod, marks=marks, bindings=bindings)
+            here = [p.fact for p in self.here[pod.fact.node].values()]
+            uids = [uid for fact in here if isinstance(fact, Server) for uid in fact.bindings.values()]
+            if len(set(uids)) < len(uids):
+                raise Violation(f"a requester is promised two instances: {uids}")
+        else:
+            self._changed(pod, marks=marks)
+        fact = pod.fact  # the answer tells of it as well, and may come late
+        seen = e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact)
+        machine = self.machine
+
+        def answers() -> None:
+            if self.machine is machine:  # else who asked is no more
+                self.feed(seen)
+
+        self.later(self.random.uniform(0, 3), answers)
+        return ""
+
+    def _relay(self, effect: e.Relay) -> str:
+        pod = self.pods.get(effect.requester.uid)
+        if pod is None:
+            return "connection refused"
+        self.told_ready[effect.requester.uid] = effect.target
+        self._changed(pod, ready=bool(effect.target))
+        return ""
+
+    def needs(self, instance: str) -> int:
+        return self.sizes.get(instance, 0)
+
+    def _launch(self, effect: e.Launch) -> str:
+        pod = self.pods.get(effect.server.uid)
+        if pod is None or not isinstance(pod.fact, Server) or not pod.fact.running:
+            return "connection refused"
+        if effect.instance not in pod.engines:
+            devices = frozenset(effect.entry["devices"])
+            pod.engines[effect.instance] = Engine(effect.instance, devices, self.needs(effect.instance))
+            self._tell(pod)
+        return ""
+
+    def _order(self, effect: e.Order) -> str:
+        pod = self.pods.get(effect.server.uid)
+        engine = pod.engines.get(effect.instance) if pod is not None else None
+        if pod is None or engine is None:
+            return "" if effect.what == "delete" else "not found"
+        if effect.what == "wake":
+            if engine.state not in (*REST, State.FAILED):
+                return f"it is {engine.state.value}"
+            self._begin(pod, engine, State.WAKING if engine.measured else State.LOADING, 0.5 if engine.measured else 5)
+        elif effect.what == "sleep":
+            if engine.state is not State.AWAKE:
+                return f"it is {engine.state.value}"
+            self._move(pod, engine, State.DRAINING)
+            self.later(self.random.uniform(0.1, 1), lambda: self._sleeps(pod, engine))
+        elif engine.state is not State.STOPPING:
+            self._move(pod, engine, State.STOPPING)
+            self.later(self.random.uniform(0.1, 1), lambda: self._ends(pod, engine))
+        return ""
+
+    # -- engines ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, pod: Pod, engine: Engine, state: State, seconds: float) -> None:
+        for other in (each for p in self.here[pod.fact.node].values() for each in p.engines.values()):
+            if other is not engine and other.state in HOT and other.accelerators & engine.accelerators:
+                raise Violation(f"{engine.id} begins beside {other.id}, which is {other.state.value}")
+        fits = all(self.free(name) >= engine.needs - engine.held for name in engine.accelerators)
+        if not fits and engine.measured:
+            raise Violation(f"{engine.id} begins, and doesn't fit")
+        fails = self.chance(self.chances.launch_fails if state is State.LOADING else self.chances.wake_fails)
+        engine.held = 0 if fails or not fits else engine.needs
+        self._move(pod, engine, state)
+        self.later(seconds * self.random.uniform(0.5, 1.5), lambda: self._up(pod, engine, state, fails or not fits))
+
+    def _up(self, pod: Pod, engine: Engine, state: State, fails: bool) -> None:
+        if engine.state is not state or engine.id not in pod.engines:
+            return
+        engine.measured = engine.measured or not fails
+        engine.last_used = self.now
+        engine.why = "out of memory" if fails else ""
+        self._move(pod, engine, State.FAILED if fails else State.AWAKE)
+
+    def _sleeps(self, pod: Pod, engine: Engine) -> None:
+        if engine.state is State.DRAINING:
+            half = self.chance(self.chances.frees_half)
+            engine.held = engine.asleep = engine.needs // (2 if half else 40)
+            self._move(pod, engine, State.ASLEEP)
+
+    def _ends(self, pod: Pod, engine: Engine) -> None:
+        if pod.engines.pop(engine.id, None) is not None:
+            self._let_go(pod, engine)
+            self._tell(pod)
+
+    def dies(self, pod: Pod, engine: Engine) -> None:
+        """kill -9 of its process."""
+        engine.held, engine.why = 0, "its process has ended"
+        self._move(pod, engine, State.FAILED)
+
+    def _let_go(self, pod: Pod, engine: Engine) -> None:
+        engine.held, engine.state = 0, State.OFF
+
+    def _move(self, pod: Pod, engine: Engine, state: State) -> None:
+        engine.state = state
+        self._tell(pod)
+
+    def _engines(self) -> list[Engine]:
+        return [engine for pod in self.pods.values() for engine in pod.engines.values()]
+
+    def free(self, accelerator: str) -> int:
+        node = accelerator.rpartition("-")[0]
+        held = sum(
+            en.held for p in self.here[node].values() for en in p.engines.values() if accelerator in en.accelerators
+        )
+        return self.total - held - self.foreign.get(accelerator, 0)
+
+    def tell_all(self) -> None:
+        for pod in list(self.pods.values()):
+            self._tell(pod)
+
+    def awake_or_asleep(self, wish: str) -> bool:
+        return any(self.wishes.get(engine.id) == wish for engine in self._engines())
+
+    def only(self) -> str:
+        [engine] = self._engines()
+        return engine.id
+
+    def _tell(self, pod: Pod) -> None:
+        fact = pod.fact
+        if self.hushed:
+            return
+        if not isinstance(fact, Server) or not fact.running:
+            return
+        seen = {}
+        for engine in pod.engines.values():
+            each = dict.fromkeys(engine.accelerators, engine.needs) if engine.measured else {}
+            asleep = dict.fromkeys(engine.accelerators, engine.asleep)
+            seen[engine.id] = Instance(
+                engine.id, engine.state, engine.accelerators, engine.why, each, asleep, engine.last_used, 9
+            )
+        memory = {}
+        if fact.pool:
+            for name in self.nodes[fact.node]:
+                leased = sum(en.held for en in pod.engines.values() if name in en.accelerators)
+                memory[name] = Memory(self.total, self.free(name), leased)
+        self.feed(e.Tells(fact.uid, Told(seen, memory)))
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    def ready(self, uid: str) -> bool:
+        return bool(self.told_ready.get(uid)) and self.machine.waits[uid][0] is Phase.READY
+
+    def servers(self) -> list[Server]:
+        return [pod.fact for pod in self.pods.values() if isinstance(pod.fact, Server)]
+
+    def quiet(self) -> None:
+        """Claim D."""
+        for uid, pod in self.pods.items():
+            if isinstance(pod.fact, Requester) and not self.ready(uid):
+                phase, sentence = self.machine.waits[uid]
+                if not sentence:
+                    raise Violation(f"{pod.fact.name} is {phase.value}, and there is no word why")
+        promised = {i for server in self.servers() for i in server.bindings}
+        for engine in self._engines():
+            if engine.state is State.AWAKE and engine.id not in promised:
+                raise Violation(f"{engine.id} is awake for none")
+        if any(server.ended for server in self.servers()):
+            raise Violation("a server pod is left that has ended")
+
+
+_CONTAINERS = [{"name": names.CONTAINER, "image": "engine:1"}]
+
+
+def world(mode: Mode = Mode.SWAP, gpus: int = 2, **more: Any) -> World:
+    settings = {name: more.pop(name) for name in list(more) if name in Settings.__dataclass_fields__}
+    it = World(Settings(mode=mode, **settings), {"n": gpus}, **more)
+    it.start()
+    return it
