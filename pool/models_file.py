@@ -1,0 +1,408 @@
+"""models.yaml: what may stand in it, how it is read, and everything that can be wrong with it, in sentences.
+
+    file = read(path)                       # raises BadFile: all that is wrong with its form
+    for sentence in wrong(file): ...        # what is wrong with what it says
+    schema()                                # for editors: JSON schema
+
+What this file may not do: start anything, or know how things stand. PyYAML is an extra, loaded when a file is read.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from pool.entries import (
+    MOST_ENTRY_BYTES,
+    MOST_MODELS,
+    Device,
+    Entry,
+    Flags,
+    Limits,
+    Name,
+    Profile,
+    Remote,
+    Seconds,
+    Size,
+)
+from pool.rules.events import HostRules, ModelRules
+from sidecar.terminal.extras import how_to_get
+from sidecar.terminal.names import NAME, NAME_IN_WORDS, is_meant
+from sidecar.terminal.settings import BadValue, host_port, size_bytes
+
+MOST_BYTES, MOST_NODES = 1 << 20, 100_000
+NAMED = "--served-model-name"
+PARTS = ("lock", "ledger", "gms", "pool", "door", "up")
+"""What the programs of `failover models up` are called, among which its models are."""
+KNOWN_ENGINES = ("vllm", "reference", "command")
+GGUF, SAFETENSORS = 1.1, 1.3
+"""What weights of so many bytes take in a device, with what else is there: a first estimate, until it is measured."""
+
+
+class BadFile(Exception):
+    """It can't be read; each argument is a sentence."""
+
+
+class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One host, and all its models."""
+
+    models: Annotated[dict[Name, Entry], Meta(max_length=MOST_MODELS, description="by name")] = {}
+    devices: Annotated[
+        list[Device], Meta(description="host:NAME, or GPUs by UUID; empty: all GPUs, or one host device without any")
+    ] = []
+    capacity: Annotated[Size, Meta(description="how large each host device is")] = "1GiB"
+    keep_free: Annotated[Size, Meta(description="of each device, for what no lease counts")] = 0
+    listen: Annotated[str, Meta(description="HOST:PORT where clients come")] = "127.0.0.1:8000"
+    metrics: Annotated[str, Meta(description="HOST:PORT of the pool's metrics; empty: none")] = ""
+    default: Annotated[str, Meta(description="the model of requests that name none, to which the host returns")] = ""
+    default_after_s: Annotated[Seconds, Meta(description="after so long without requests for others")] = 30.0
+    swap_share: Annotated[
+        float, Meta(ge=0.01, le=0.9, description="of a device's time that swaps in the middle of answers may take")
+    ] = 0.1
+    drain_s: Annotated[Seconds, Meta(description="how long answers may go on before a swap pauses them")] = 1.0
+    ageing_s: Annotated[Seconds, Meta(description="what has waited for so long is among the most urgent")] = 60.0
+    longest_wait_s: Annotated[
+        Seconds | None, Meta(description="a model waits no longer, whatever share of time swaps take then")
+    ] = None
+    asleep: Annotated[
+        dict[str, Size],
+        Meta(description="how much engines that are asleep may keep together, by device and `host`; the rest is ended"),
+    ] = {}
+    allow_cloud_fallback: Annotated[bool, Meta(description="until it is changed by PUT /failover/config")] = True
+    api_launch: Annotated[
+        bool, Meta(description="models may be launched by POST /failover/models, which runs programs on this host")
+    ] = False
+    profiles: Annotated[list[Profile], Meta(max_length=1000)] = []
+
+    def host_rules(self) -> HostRules:
+        return HostRules(
+            swap_share=self.swap_share,
+            drain_s=self.drain_s,
+            ageing_s=self.ageing_s,
+            longest_wait_s=self.longest_wait_s,
+            default=self.default,
+            default_after_s=self.default_after_s,
+            asleep={device: size(most) for device, most in self.asleep.items()},
+            api_launch=self.api_launch,
+        )
+
+    @property
+    def flags(self) -> Flags:
+        return Flags(allow_cloud_fallback=self.allow_cloud_fallback)
+
+
+def size(text: str | int) -> int:
+    """Raises BadValue."""
+    return text if isinstance(text, int) else size_bytes(text)
+
+
+def model_rules(entry: Entry, devices: Iterable[str]) -> ModelRules:
+    """`devices`: all of the host's. Raises BadValue."""
+    on = tuple(entry.devices) or tuple(devices)
+    if isinstance(entry.memory, dict):
+        known = {device: size(most) for device, most in entry.memory.items()}
+    else:
+        each = size(entry.memory) if entry.memory else estimated(entry) // max(len(on), 1)
+        known = dict.fromkeys(on, each) if each else {}
+    return ModelRules(entry=entry, devices=on, bytes=known)
+
+
+def schema() -> str:
+    return json.dumps(msgspec.json.schema(ModelsFile), indent=1)
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> ModelsFile:
+    """Raises BadFile."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadFile(f"{path} can't be read: {error.strerror or error}") from None
+    if len(data) > MOST_BYTES:
+        raise BadFile(f"{path} is larger than {MOST_BYTES} bytes")
+    return parsed(data)
+
+
+def parsed(data: bytes) -> ModelsFile:
+    """Raises BadFile."""
+    document = _yaml(data)
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise BadFile("the file is no mapping: it begins with `models:`, say")
+    problems = list(_unknown(document, ModelsFile, ""))
+    models = document.get("models") or {}
+    if not isinstance(models, dict):
+        raise BadFile("models: is no mapping of names to entries")
+    entries: dict[str, Entry] = {}
+    for name, said in models.items():
+        if not re.fullmatch(NAME, str(name)):
+            problems.append(f"models: {name!r} is no name for a model ({NAME_IN_WORDS}); aliases may be anything")
+            continue
+        said = {} if said is None else said
+        if not isinstance(said, dict):
+            problems.append(f"{name}: its entry is no mapping of fields to values")
+            continue
+        problems += _unknown(said, Entry, f"{name}: ")
+        try:
+            entries[str(name)] = msgspec.convert({**said, "name": str(name)}, Entry)
+        except msgspec.ValidationError as error:
+            problems.append(f"{name}: {_said(error)}")
+    rest = {key: value for key, value in document.items() if key != "models" and not str(key).startswith("x-")}
+    try:
+        found = msgspec.convert({**rest, "models": {}}, ModelsFile)
+    except msgspec.ValidationError as error:
+        problems.append(_said(error))
+    if problems:
+        raise BadFile(*problems)
+    return msgspec.structs.replace(found, models=entries)
+
+
+def _said(error: Exception) -> str:
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if where else what
+
+
+def _unknown(said: Mapping[Any, Any], kind: type[msgspec.Struct], where: str) -> Iterator[str]:
+    """A field that there is none of, and what may be meant."""
+    fields = [field for field in kind.__struct_fields__ if (kind, field) != (Entry, "name")]
+    for key, value in said.items():
+        if key not in fields and not str(key).startswith("x-"):  # which is for anchors
+            yield f"{where}there is no field {key}{is_meant(str(key), fields) or ': ' + ', '.join(fields)}"
+        inner: type[msgspec.Struct] | None = {"limits": Limits, "remote": Remote}.get(str(key))  # type: ignore[assignment]
+        if inner is not None and isinstance(value, dict):
+            yield from _unknown(value, inner, f"{where}{key}: ")
+        if key == "profiles" and isinstance(value, list):
+            for number, one in enumerate(value):
+                yield from _unknown(one, Profile, f"profiles[{number}]: ") if isinstance(one, dict) else ()
+
+
+def _yaml(data: bytes) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise BadFile(f"reading models.yaml needs the package PyYAML: {how_to_get('models')}") from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """A key that stands twice is a mistake, and not the last one's."""
+
+    def mapping(loader: Any, node: Any) -> Any:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key.value, str) and key.value in seen:
+                raise BadFile(f"line {line}: {key.value} stands twice, first in line {seen[key.value]}")
+            seen |= {key.value: line} if isinstance(key.value, str) else {}
+        loader.flatten_mapping(node)
+        return loader.construct_mapping(node, deep=True)
+
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    try:
+        loader = Loader(data)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded(node, {}) > MOST_NODES:
+            raise BadFile(f"its aliases make more than {MOST_NODES} values of it")
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"line {mark.line + 1}: " if mark is not None else ""
+        raise BadFile(f"{at}{getattr(error, 'problem', None) or error}") from None
+    except (UnicodeError, ValueError, RecursionError) as error:
+        raise BadFile(f"it is no YAML: {error}") from None
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """How many values it makes when each alias is what it stands for."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = MOST_NODES + 1  # one that contains itself
+    inside = node.value if isinstance(node.value, list) else []
+    parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+    known[id(node)] = total = 1 + sum(_expanded(part, known) for part in parts)
+    return total
+
+
+# -- what is wrong with what it says -------------------------------------------------------------------------------
+
+
+def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
+    """A sentence for each mistake. `totals`: how much each device has, where that is known."""
+    found: list[str] = []
+    for key, address in {"listen": file.listen, "metrics": file.metrics}.items():
+        try:
+            if address or key == "listen":
+                host_port(address)
+        except BadValue as error:
+            found.append(f"{key}: {error}")
+    for device in file.asleep if file.devices else ():
+        if device not in (*file.devices, "host"):
+            found.append(f"asleep: {device} is none of this host's{is_meant(device, (*file.devices, 'host'))}")
+    for key, most in {"capacity": file.capacity, "keep_free": file.keep_free, **file.asleep}.items():
+        try:
+            size(most)
+        except BadValue as error:
+            found.append(f"{key}: {error}")
+    if found:
+        return [*_names(file), *found]
+    if len(file.models) > MOST_MODELS:
+        found.append(f"there are {len(file.models)} models, and there may be {MOST_MODELS}")
+    found += _names(file)
+    for what, one in [*file.models.items(), *((f"profiles[{n}]", one) for n, one in enumerate(file.profiles))]:
+        try:
+            if len(msgspec.msgpack.encode(one)) > MOST_ENTRY_BYTES:
+                found.append(f"{what}: it takes more than {MOST_ENTRY_BYTES} bytes")
+        except (OverflowError, TypeError, ValueError) as error:
+            found.append(f"{what}: no door could be told this: {error}")
+    for entry in file.models.values():
+        found += [f"{entry.name}: {sentence}" for sentence in wrong_entry(entry, file, totals)]
+    found += [] if found else _pins(file, totals)
+    return found
+
+
+def _names(file: ModelsFile) -> Iterator[str]:
+    called: dict[str, str] = {}
+    for entry in file.models.values():
+        for name in (entry.name, *entry.aliases):
+            other = called.setdefault(name, entry.name)
+            if other != entry.name:
+                yield f"{name} is a name of {other} and of {entry.name}: a request for it could mean either"
+    if file.default and file.default not in file.models:
+        yield f"default: no model is called {file.default}{is_meant(file.default, file.models)}"
+    for profile in file.profiles:
+        for target in profile.models.values():
+            for name in target.split("|"):
+                if name not in called:
+                    yield f"profiles: no model is called {name}{is_meant(name, called)}"
+    clients = [client for profile in file.profiles for client in profile.clients]
+    for client in sorted({client for client in clients if clients.count(client) > 1}):
+        yield f"profiles: {client} is in more than one of them"
+
+
+def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    names = {name for one in file.models.values() for name in (one.name, *one.aliases)}
+    for name in entry.ladder:
+        if name not in names:
+            yield f"ladder: no model is called {name}{is_meant(name, names)}"
+        elif any(one.ladder and name in (one.name, *one.aliases) for one in file.models.values()):
+            yield f"ladder: {name} is a ladder, too; name its models instead"
+    if entry.ladder and (entry.command or entry.arguments or entry.remote):
+        yield "it is a ladder, and has an engine, too: give the engine an entry of its own"
+    if entry.remote is not None:
+        try:
+            at = urlsplit(entry.remote.url)
+            if not at.hostname or at.port == 0:
+                raise ValueError("it names no host")
+        except ValueError as error:
+            yield f"remote: url: {entry.remote.url} is no address: {error}"
+    if not entry.runs:
+        return
+    if entry.name in PARTS:
+        yield f"a part of failover models up is called {entry.name}: give the model another name, and this as an alias"
+    if entry.engine not in KNOWN_ENGINES and not all(entry.engine.partition(":")):
+        near = is_meant(entry.engine, KNOWN_ENGINES)
+        yield f"engine: {entry.engine} is none; allowed: {', '.join(KNOWN_ENGINES)}, or MODULE:FACTORY{near}"
+    if (entry.engine == "command") != bool(entry.command):
+        yield "engine: command and command: go together"
+    if entry.command and shutil.which(entry.command[0]) is None:
+        yield f"command: {entry.command[0]} is no program that can be found"
+    if entry.command and not any("{port}" in word for word in entry.command):
+        yield "command: no word of it has {port}, so it can't be told where to listen"
+    if entry.engine == "vllm" and not entry.arguments:
+        yield "arguments: the first is the model that vLLM is to serve"
+    if any(word.partition("=")[0] == NAMED for word in entry.arguments):
+        yield f"arguments: {NAMED} is the entry's name here; others are aliases"
+    if entry.standby and entry.command:
+        yield "standby: a command has no second engine"
+    if entry.snapshot and not os.path.isdir(os.path.dirname(os.path.abspath(entry.snapshot))):
+        yield f"snapshot: there is no directory {os.path.dirname(os.path.abspath(entry.snapshot))}"
+    for other in file.models.values() if entry.snapshot else ():
+        if (
+            other is not entry
+            and other.snapshot
+            and os.path.realpath(other.snapshot) == os.path.realpath(entry.snapshot)
+        ):
+            yield f"snapshot: {other.name} has its own there; each model needs a directory for itself"
+    if file.devices:
+        for device in (*entry.devices, *(entry.memory if isinstance(entry.memory, dict) else ())):
+            if device not in file.devices:
+                yield f"devices: {device} is none of this host's{is_meant(device, file.devices)}"
+    yield from _never_fits(entry, file, totals)
+
+
+def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    try:
+        needs = model_rules(entry, file.devices).bytes
+    except BadValue as error:
+        yield f"memory: {error}"
+        return
+    for device, need in needs.items():
+        most = totals.get(device, need) - size(file.keep_free)
+        if device in totals and need > most:
+            yield f"memory: it takes {need} bytes of {device}, which has {most} for models: it can never be awake"
+
+
+def _pins(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    pinned = [entry for entry in file.models.values() if entry.pin and entry.runs]
+    for device, total in totals.items():
+        needs = {entry.name: model_rules(entry, file.devices).bytes.get(device, 0) for entry in pinned}
+        if sum(needs.values()) > total - size(file.keep_free):
+            said = ", ".join(f"{name} {need}" for name, need in needs.items())
+            yield f"pin: the pinned models don't fit together on {device}, which has {total} bytes: {said}"
+
+
+# -- estimates -----------------------------------------------------------------------------------------------------
+
+
+def estimated(entry: Entry) -> int:
+    """What its weights take, in bytes, by their files, or by the model's name; 0: not known."""
+    for word in (*entry.arguments, *entry.command):
+        if word.endswith(".gguf") and os.path.isfile(word):
+            return round(os.path.getsize(word) * GGUF)
+        if os.path.isdir(word) and (weights := list(Path(word).glob("*.safetensors"))):
+            return round(sum(path.stat().st_size for path in weights) * SAFETENSORS)
+    named = next((word for word in (*entry.arguments, *entry.command) if not word.startswith("-")), "")
+    return by_name(named if entry.engine in ("vllm", "command") else "")
+
+
+def by_name(name: str) -> int:
+    """`Qwen3-8B`, `Llama-3.1-70B-AWQ`, `model-q4_k_m.gguf`: billions of weights, and how many bits each has."""
+    billions = re.search(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])", name)
+    if billions is None:
+        return 0
+    bits = 16.0
+    for pattern, those in ((r"(?i)awq|gptq|int4|[-_]q4|4bit|fp4", 4.5), (r"(?i)fp8|int8|[-_]q8|8bit", 8.5)):
+        bits = those if re.search(pattern, name) else bits
+    return round(float(billions[1]) * 1e9 * bits / 8 * SAFETENSORS)
+
+
+# -- what has changed ----------------------------------------------------------------------------------------------
+
+
+def changes(before: ModelsFile, after: ModelsFile) -> list[str]:
+    """In sentences, for a person who has just changed the file."""
+    found = [f"{name} is new" for name in after.models.keys() - before.models.keys()]
+    found += [f"{name} was taken out" for name in before.models.keys() - after.models.keys()]
+    for name in after.models.keys() & before.models.keys():
+        fields = _differ(before.models[name], after.models[name])
+        found += [f"{name}: {', '.join(fields)} changed"] if fields else []
+    rest = [field for field in _differ(before, after) if field != "models"]
+    found += [f"{field} changed" for field in rest]
+    late = [field for field in rest if field in ("devices", "capacity", "keep_free", "listen", "metrics")]
+    found += [f"{', '.join(late)}: not before failover models up is started again"] if late else []
+    return sorted(found)
+
+
+def _differ(one: msgspec.Struct, other: msgspec.Struct) -> list[str]:
+    return [field for field in one.__struct_fields__ if getattr(one, field) != getattr(other, field)]

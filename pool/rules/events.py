@@ -1,0 +1,168 @@
+"""What happens to the pool (events), and what it wishes (effects). Shapes only; `machine.py` has the rules."""
+
+from typing import Any
+
+from pool.entries import Entry, ModelDemand
+from pool.rules.messages import Command
+from sidecar.machine.context import Close as Close
+from sidecar.machine.context import Closed as Closed
+from sidecar.machine.context import Effect, Event
+from sidecar.machine.context import Note as Note
+from sidecar.machine.context import Publish as Publish
+from sidecar.machine.context import Tick as Tick
+
+HOST = "host"
+"""Stands for the host's memory where bytes are counted by device."""
+
+
+class HostRules(Event, frozen=True, kw_only=True):
+    """What models.yaml says of all models together."""
+
+    swap_share: float = 0.1
+    drain_s: float = 1.0
+    ageing_s: float = 60.0
+    longest_wait_s: float | None = None
+    default: str = ""
+    default_after_s: float = 30.0
+    asleep: dict[str, int] = {}
+    """How much engines that are asleep may keep together: on each device, and of the host's memory. Not named: as much
+    as there is."""
+    api_launch: bool = False
+
+
+class ModelRules(Event, frozen=True, kw_only=True):
+    """A model that runs here: its entry, and what follows from it on this host."""
+
+    entry: Entry
+    devices: tuple[str, ...]
+    bytes: dict[str, int] = {}
+    """By device, while it is awake: given in the file, or estimated. Empty: not known yet."""
+    asleep: dict[str, int] = {}
+    """While it is asleep, or starts: as estimated."""
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Learned(Event, frozen=True):
+    """What was measured of a model; it outlives the pool."""
+
+    wake_s: float | None = None
+    sleep_s: float | None = None
+    load_s: float | None = None
+    bytes: dict[str, int] = {}
+    asleep: dict[str, int] = {}
+
+
+class Began(Event, frozen=True):
+    """What an earlier pool has left."""
+
+    learned: dict[str, Learned]
+    pins: dict[str, bool] = {}
+
+
+class Configured(Event, frozen=True):
+    host: HostRules
+    models: dict[str, ModelRules]
+
+
+class DemandSaid(Event, frozen=True):
+    conn: int
+    models: dict[str, ModelDemand]
+
+
+class Asked(Event, frozen=True):
+    """A person (or a program) wants something of one model: all verbs but launch, remove and flags."""
+
+    conn: int
+    command: Command
+
+
+class LockView(Event, frozen=True):
+    """What the pool makes of the status of a model's lock."""
+
+    resting: bool
+    why: str = ""
+    """Why it rests."""
+    held: bool = False
+    serving: bool = False
+    draining: bool = False
+    """Its holder drains, or gives the lock back."""
+    giving_back: bool = False
+    ready: bool = False
+    """An engine waits that could wake now."""
+    token: int = 0
+    port: int | None = None
+    """Where its engine serves, if that is a port."""
+
+
+class LockSeen(Event, frozen=True):
+    model: str
+    view: LockView | None
+    """None: its lock server doesn't answer."""
+
+
+class LockAnswered(Event, frozen=True):
+    """The lock has taken the wish to wake; not `ok`: its engine isn't put to sleep, and this is why."""
+
+    model: str
+    ok: bool
+    detail: str = ""
+
+
+class LedgerSeen(Event, frozen=True):
+    """None: the ledger doesn't answer."""
+
+    room: dict[str, int] | None
+    """Device -> what all models together may have."""
+    leases: dict[str, dict[str, int]] = {}
+    """Model -> what its engines have leased, by device."""
+    lacking: dict[str, dict[str, int]] = {}
+    """Model -> how much more of each device would have to be free for what its engine waits for there."""
+
+
+class Child(Event, frozen=True):
+    """What the launcher says of a model's processes."""
+
+    running: bool
+    ends: int = 0
+    """How often they have ended."""
+    why: str = ""
+    """Why they can't be started, where another start won't mend it."""
+    host_bytes: int = 0
+
+
+class LauncherSeen(Event, frozen=True):
+    """None: the launcher doesn't answer."""
+
+    children: dict[str, Child] | None
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Sleep(Effect, frozen=True):
+    model: str
+    drain_s: float
+    why: str
+
+
+class Wake(Effect, frozen=True):
+    model: str
+
+
+class Start(Effect, frozen=True):
+    model: str
+
+
+class End(Effect, frozen=True):
+    model: str
+
+
+class Answer(Effect, frozen=True):
+    conn: int
+    message: Any
+
+
+class Save(Effect, frozen=True):
+    """What was learned, and pins, are to be written down."""

@@ -1,0 +1,400 @@
+"""The rules of the pool: who should be awake next.
+
+Pure: an event and the time go in, effects come out (`events.py`); `pool/shell/server.py` has the sockets. This file
+takes events in, carries out what `plan.py` says is due, and learns what it costs; `model.py` has what is known of one
+model, `turns.py` how long a turn is, `view.py` what doors and people are told.
+
+ 1. It only wishes. A model's state is what the launcher and its lock say; a wish changes nothing by itself.
+ 2. While the launcher or the ledger doesn't answer, or a pool that has just begun hasn't seen all that runs, nothing is
+    wished; for a model whose lock doesn't answer, nothing is wished for that one.
+ 3. A model is to be awake for which requests wait or are paused, which is pinned, or which a person has asked for; the
+    default model where no other wants its memory.
+ 4. The first in the queue is the most urgent; of these the one with the nearest deadline that can still be kept; then
+    the one that has waited for longest. One that has waited for `ageing_s` is among the most urgent.
+ 5. What is free is kept for the first that can't be waked yet: those behind it wake only where they take none of it.
+ 6. Whatever fits is awake together. Where a model doesn't fit, others are put to sleep for it, no more than needed:
+    first those without requests (the less urgent first, then least recently used), then those whose turn is over, or
+    which are less urgent. Never a pinned one, nor one that was waked for requests and hasn't had one, nor before its
+    `loaded_at_least_s`.
+ 7. A turn follows from what swaps cost and the share of time that they may take (`turns.py`); a deadline that would be
+    missed and `longest_wait_s` shorten it.
+ 8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
+ 9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
+    program has some of it, say): others are put to sleep for it, too, by rule 6.
+10. A model that had no request for its keep-alive is put to sleep; one that was asleep for `stop_after_s` is ended; and
+    no more engines are asleep than the budget in bytes allows, by device and of the host's memory.
+11. A model that couldn't be started or waked is FAILED, and tried again after a pause that grows. Its place in the
+    queue is free meanwhile, so those that slept for it are back.
+12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
+13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
+    put to sleep (its answers are paused), ended, and started with the new one.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pool.entries import ModelDemand, State
+from pool.rules import events as e
+from pool.rules import messages as m
+from pool.rules.model import ON_DEVICE, Model, Wish, averaged, merged
+from pool.rules.plan import Down, Picture, Step, plan
+from sidecar.machine.context import Context, Time
+from sidecar.terminal.names import is_meant
+
+HISTORY = 200
+SHARE_OF_S = 600.0
+AGAIN_S = 1.0
+"""After a sleep that the lock has refused, or called off."""
+SETTLE_S = 5.0
+"""How long a pool that begins waits for the locks of what runs."""
+Effects = Any
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.context: Context[Effects] = Context(HISTORY)
+        self.picture = Picture()
+        self.doors: dict[int, tuple[float, dict[str, ModelDemand]]] = {}
+        self.swapped: list[tuple[float, float]] = []
+        """When a model was waked in another's place, and for how long no model was served."""
+        self._began_at: float | None = None
+        self._learned: dict[str, e.Learned] = {}
+        self._pins: dict[str, bool] = {}
+
+    @property
+    def deadline(self) -> float:
+        return self.context.deadline
+
+    @property
+    def models(self) -> dict[str, Model]:
+        return self.picture.models
+
+    def handle(self, event: Any, time: Time) -> list[Effects]:
+        self.context.begin(time)
+        _HANDLERS[type(event)](self, event)
+        self._settle()
+        self._watch_states()
+        while not isinstance(step := plan(self.picture, time.mono), float):
+            self._do(step)
+            self._watch_states()
+        self.context.wake(step)
+        if self.context.changed:
+            self.context.changed = False
+            self.context.out.append(e.Publish())
+        return self.context.out
+
+    # -- what is said ----------------------------------------------------------------------------------------------
+
+    def _on_began(self, event: e.Began) -> None:
+        self._began_at = self.context.now
+        self._learned, self._pins = dict(event.learned), dict(event.pins)
+
+    def _on_configured(self, event: e.Configured) -> None:
+        self.picture.host = event.host
+        self.picture.budget.share = event.host.swap_share
+        for name, rules in event.models.items():
+            model = self.models.get(name)
+            if model is None:
+                pinned = self._pins.get(name, rules.entry.pin)
+                learned = self._learned.get(name, e.Learned())
+                self.models[name] = Model(rules, pinned=pinned, learned=learned, since=self.context.now)
+                continue
+            if (runs_as(model.rules.entry), model.rules.entry.memory) != (runs_as(rules.entry), rules.entry.memory):
+                self._learn(model, bytes={})  # what was measured was another one's
+            if runs_as(model.rules.entry) != runs_as(rules.entry):
+                runs = model.child.running or model.wish is Wish.START
+                model.outdated = "its entry in models.yaml has changed" if runs else ""
+                model.works()
+                model.retry_at = -math.inf
+            if model.rules.entry.pin != rules.entry.pin:
+                model.pinned = rules.entry.pin
+                if self._pins.pop(name, None) is not None:
+                    self.context.out.append(e.Save())
+            model.rules, model.leaving = rules, False
+        for name in self.models.keys() - event.models.keys():
+            self.models[name].leaving = True
+        self._forget()
+        self._demands()
+        self.context.changed = True
+
+    def _on_demand(self, event: e.DemandSaid) -> None:
+        self.doors[event.conn] = self.context.now, event.models
+        self._demands()
+
+    def _on_closed(self, event: e.Closed) -> None:
+        if self.doors.pop(event.conn, None) is not None:
+            self._demands()
+
+    def _demands(self) -> None:
+        """What the doors have, model by model."""
+        now = self.context.now
+        for name, model in self.models.items():
+            said = [(at, models[name]) for at, models in self.doors.values() if name in models]
+            before, model.demand = model.demand, merged(said, model.rules.entry.priority)
+            demand = model.demand
+            if before == demand:
+                continue
+            self.context.changed = True
+            if demand.busy and not before.busy and model.used_at > -math.inf:
+                model.gap_s = averaged(model.gap_s, now - model.used_at)
+            if demand.busy or before.busy or demand.served != before.served:
+                model.used_at = now
+            model.pauses += max(demand.paused - before.paused, 0)
+            if demand.keep_alive_s is not None:
+                model.keep_alive_s = demand.keep_alive_s
+            if model.state is State.AWAKE and (demand.streaming or demand.served > before.served):
+                model.begun = True
+            if demand.wants:
+                model.held = False
+
+    def _on_lock(self, event: e.LockSeen) -> None:
+        model = self.models.get(event.model)
+        if model is None:
+            return
+        model.away = event.view is None
+        if event.view is None:
+            if model.wish in (Wish.WAKE, Wish.SLEEP):
+                model.wish = Wish.NONE  # whether it was heard isn't known; what the lock says next decides
+            return
+        before, model.view = model.view, event.view
+        view, now = event.view, self.context.now
+        if model.wish is Wish.SLEEP and view.giving_back and not (before and before.giving_back):
+            model.drained_at = now
+        if model.wish is Wish.SLEEP and view.resting and not view.held:
+            self._learn(model, sleep_s=averaged(model.learned.sleep_s, now - model.drained_at))
+            model.wish = Wish.NONE
+            for other in self.models.values():
+                if model.name in other.behind:
+                    other.behind, other.room_at, other.lacks_since = other.behind - {model.name}, now, now
+        elif model.wish is Wish.WAKE and model.taken and view.resting and not view.held:
+            self._failed(model, view.why or "its lock is at rest again")
+        elif view.serving and not view.draining and model.wish is not Wish.SLEEP:
+            if model.wish is Wish.WAKE:
+                self._learn(model, wake_s=averaged(model.learned.wake_s, now - model.room_at))
+                model.swaps += 1
+                model.begun, model.used_at, model.wish = False, max(model.used_at, now), Wish.NONE
+            model.works()
+            model.asked_at = None
+            self._measure(model)
+
+    def _on_answered(self, event: e.LockAnswered) -> None:
+        model = self.models.get(event.model)
+        if model is not None and event.ok:
+            model.taken = model.taken or model.wish is Wish.WAKE
+        elif model is not None and model.wish is Wish.SLEEP:
+            model.wish = Wish.NONE
+            model.sleep_at = self.context.now + AGAIN_S
+            self.context.note("sleep_refused", model=model.name, why=event.detail)
+
+    def _on_ledger(self, event: e.LedgerSeen) -> None:
+        self.picture.room = event.room
+        for name, model in self.models.items():
+            model.leases, model.lacking = event.leases.get(name, {}), event.lacking.get(name, {})
+            model.lacks_since = model.lacks_since if model.lacking else math.inf
+            if model.lacking and model.lacks_since == math.inf:
+                model.lacks_since = self.context.now
+            self._measure(model)
+        self.context.changed = True
+
+    def _measure(self, model: Model) -> None:
+        """What it has while it is awake is what it needs."""
+        if model.state is State.AWAKE and model.leases and model.leases != model.learned.bytes:
+            self._learn(model, bytes=dict(model.leases))
+
+    def _on_launcher(self, event: e.LauncherSeen) -> None:
+        self.picture.launched = event.children is not None
+        for name, model in self.models.items():
+            if event.children is None:
+                model.wish = Wish.NONE if model.wish in (Wish.START, Wish.END) else model.wish
+                continue
+            before, child = model.child, event.children.get(name, e.Child(running=False))
+            if child == before:
+                continue
+            model.child = child
+            if child.host_bytes and model.state is State.ASLEEP:
+                self._learn(model, asleep=model.learned.asleep | {e.HOST: child.host_bytes})
+            if child.running and not before.running:
+                model.view, model.away = None, True
+                model.wish = Wish.NONE if model.wish is Wish.START else model.wish
+            if not child.running and (before.running or child.ends > before.ends):
+                self._ended(model, child.why)
+        self._forget()
+        self.context.changed = True
+
+    def _ended(self, model: Model, why: str) -> None:
+        """Its processes have; or can't be started, and this is why."""
+        asked = model.wish is Wish.END
+        model.ended_idle = asked and not model.outdated
+        model.view, model.away, model.wish = None, True, Wish.NONE
+        model.outdated, model.put_down = "", False
+        if why:
+            self._failed(model, why)
+        elif not asked:
+            self.context.note("ended", model=model.name)
+
+    def _failed(self, model: Model, why: str) -> None:
+        model.failed(why, self.context.now)
+        pause = model.retry_at - self.context.now
+        self.context.note("failed", model=model.name, why=why, again_in_s=round(pause, 1))
+        self.context.changed = True
+
+    def _forget(self) -> None:
+        for name, model in list(self.models.items()):
+            if model.leaving and not model.child.running and model.wish is Wish.NONE and not model.demand.busy:
+                del self.models[name]
+                self.context.out.append(e.End(name))
+                self.context.changed = True
+
+    def _settle(self) -> None:
+        """Whether all that ran when this pool began has been seen."""
+        it = self.picture
+        if it.settled or not it.launched or it.room is None or self._began_at is None:
+            return
+        unseen = [one for one in self.models.values() if one.child.running and one.away]
+        it.settled = not unseen or not self.context.wait_until(self._began_at + SETTLE_S)
+
+    def _on_tick(self, event: e.Tick) -> None:
+        pass
+
+    # -- what a person wants ---------------------------------------------------------------------------------------
+
+    def _on_asked(self, event: e.Asked) -> None:
+        command = event.command
+        model = self.named(command.name or "")
+        if model is None:
+            self._answer(event, 404, f"no model is called {command.name}{is_meant(command.name or '', self.names())}")
+            return
+        now, awake = self.context.now, model.state is State.AWAKE
+        if command.verb in ("pin", "unpin"):
+            model.pinned = command.verb == "pin"
+            model.held = model.put_down = False
+            self._pins[model.name] = model.pinned
+            self.context.out.append(e.Save())
+            self._answer(event, 200, f"{model.name} is {'' if model.pinned else 'not '}pinned")
+        elif command.verb == "wake":
+            model.held, model.put_down, model.retry_at = False, False, -math.inf
+            if not awake:
+                model.asked_at = now
+            self._answer(event, 200 if awake else 202, f"{model.name} is {'awake' if awake else 'to be waked'}")
+        else:
+            self._put_down(event, model, end=command.verb == "stop")
+        self.context.changed = True
+
+    def _put_down(self, event: e.Asked, model: Model, *, end: bool) -> None:
+        lacks = self.picture.lacks
+        if lacks or (model.child.running and model.away):
+            self._answer(event, 503, lacks or f"the lock of {model.name} doesn't answer")
+            return
+        model.held, model.asked_at = True, None
+        done = not model.child.running or (not end and model.state not in ON_DEVICE)
+        model.put_down = not done
+        if end and not done:  # rule 13: asleep first, then ended
+            model.outdated = model.outdated or "a person has asked for it"
+        again = "; the requests that it has will wake it again" if model.demand.busy else ""
+        words = f"is {'' if done else 'being '}{'ended' if end else 'put to sleep'}"
+        self._answer(event, 200 if done else 202, f"{model.name} {words}{again}")
+
+    def swapping_share(self, now: float) -> float:
+        """How much of the last minutes a device served no model because of a swap."""
+        return sum(spent for at, spent in self.swapped if at > now - SHARE_OF_S) / SHARE_OF_S
+
+    def named(self, called: str) -> Model | None:
+        return self.models.get(called) or next(
+            (model for model in self.models.values() if called in model.rules.entry.aliases), None
+        )
+
+    def names(self) -> list[str]:
+        return [name for model in self.models.values() for name in (model.name, *model.rules.entry.aliases)]
+
+    def _answer(self, event: e.Asked, status: int, detail: str) -> None:
+        done = m.CommandDone(number=event.command.number, ok=status < 300, status=status, detail=detail)
+        self.context.out.append(e.Answer(event.conn, done))
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    def _do(self, step: Step) -> None:
+        context, now = self.context, self.context.now
+        if isinstance(step, Down):
+            model = self.models[step.model]
+            context.note("ends" if step.end else "sleeps", model=step.model, why=step.why)
+            self._end(model) if step.end else self._sleep(model, step.why)
+            return
+        model = self.models[step.model]
+        for name in step.end:
+            self._end(self.models[name])
+        for name in step.sleep:
+            self._sleep(self.models[name], f"{model.name} is next")
+        devices = {device for name in step.sleep for device in self.models[name].rules.devices}
+        busy = any(self.models[name].demand.busy for name in step.sleep)
+        self.picture.budget.spend(devices, step.cost_s, now, borrows=busy)
+        if step.sleep:
+            self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
+        if step.more:
+            model.behind, model.lacks_since = model.behind | set(step.sleep), now
+            context.note("makes_room", model=model.name, sleep=",".join(step.sleep))
+            return
+        starts = not model.child.running
+        for_it = {"for_it": ",".join((*step.sleep, *step.end))} if step.sleep or step.end else {}
+        context.note("starts" if starts else "wakes", model=model.name, **for_it)
+        model.wished(Wish.START if starts else Wish.WAKE, now)
+        model.behind = frozenset(step.sleep)
+        model.started_at = now if starts else None
+        model.why_failed = ""
+        context.out.append(e.Start(model.name) if starts else e.Wake(model.name))
+
+    def _sleep(self, model: Model, why: str) -> None:
+        entry = model.rules.entry
+        model.wished(Wish.SLEEP, self.context.now)
+        model.put_down = False
+        drain_s = self.picture.host.drain_s if entry.drain_s is None else entry.drain_s
+        self.context.out.append(e.Sleep(model.name, drain_s if model.demand.busy else 0.0, why))
+
+    def _end(self, model: Model) -> None:
+        model.wished(Wish.END, self.context.now)
+        self.context.out.append(e.End(model.name))
+
+    def _learn(self, model: Model, **what: Any) -> None:
+        model.learned = msgspec.structs.replace(model.learned, **what)
+        self._learned[model.name] = model.learned
+        self.context.out.append(e.Save())
+
+    def learned(self) -> e.Began:
+        """For the next pool."""
+        return e.Began(dict(self._learned), dict(self._pins))
+
+    def _watch_states(self) -> None:
+        now = self.context.now
+        for model in self.models.values():
+            state = model.state
+            if state is model.was:
+                continue
+            if model.was is State.AWAKE:
+                model.awake_s += now - model.since
+            if state is State.ASLEEP and model.started_at is not None:
+                self._learn(model, load_s=averaged(model.learned.load_s, now - model.started_at))
+                model.started_at = None
+            model.was, model.since = state, now
+            self.context.changed = True
+
+
+def runs_as(entry: Any) -> tuple[Any, ...]:
+    """What of an entry its processes are started with."""
+    return (entry.engine, entry.arguments, entry.command, entry.health, entry.environment, entry.devices,
+            entry.standby, entry.snapshot, entry.memory if entry.command else "")  # fmt: skip
+
+
+_HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
+    e.Began: Machine._on_began,
+    e.Configured: Machine._on_configured,
+    e.DemandSaid: Machine._on_demand,
+    e.Closed: Machine._on_closed,
+    e.Asked: Machine._on_asked,
+    e.LockSeen: Machine._on_lock,
+    e.LockAnswered: Machine._on_answered,
+    e.LedgerSeen: Machine._on_ledger,
+    e.LauncherSeen: Machine._on_launcher,
+    e.Tick: Machine._on_tick,
+}

@@ -1,0 +1,222 @@
+"""One model: what is seen of it, what was wished for it last, and the state that follows. Pure.
+
+A state is no memory of its own: it is what the launcher says of its processes and its lock of its engines, beside the
+wish that is under way. So a pool that was killed finds every model where it is.
+"""
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pool.entries import ModelDemand, State
+from pool.rules.events import Child, Learned, LockView, ModelRules
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
+"""Back-off after a failure: it doubles."""
+WAKE_S, SLEEP_S, LOAD_S = 1.0, 0.5, 60.0
+"""Until it was measured."""
+NEWEST_COUNTS = 0.3
+"""The weight of the newest measurement among those before."""
+ON_DEVICE = frozenset({State.WAKING, State.AWAKE})
+RUNS = frozenset({State.ASLEEP, State.LOADING, *ON_DEVICE, State.DRAINING})
+
+
+class Wish(enum.Enum):
+    NONE = "none"
+    START = "start"
+    END = "end"
+    WAKE = "wake"
+    SLEEP = "sleep"
+
+
+@dataclass
+class Demand:
+    """What all doors together have for a model. Times are on the pool's clock."""
+
+    waiting: int = 0
+    streaming: int = 0
+    paused: int = 0
+    since: float = math.inf
+    """Since when the first of those that wait, or are paused, has waited."""
+    deadline: float = math.inf
+    priority: int = 0
+    keep_alive_s: float | None = None
+    served: int = 0
+
+    @property
+    def wants(self) -> bool:
+        return self.waiting + self.paused > 0
+
+    @property
+    def busy(self) -> bool:
+        return self.waiting + self.paused + self.streaming > 0
+
+
+def merged(said: list[tuple[float, ModelDemand]], priority: int) -> Demand:
+    """`said`: when, and what, by each door. `priority`: that of a model for which no request says one."""
+    found = Demand(priority=priority)
+    urgent: list[int] = []
+    for at, one in said:
+        found.waiting += one.waiting
+        found.streaming += one.streaming
+        found.paused += one.paused
+        found.served += one.served
+        if one.waiting + one.paused:
+            found.since = min(found.since, at - one.oldest_wait_ms / 1000)
+        if one.waiting + one.paused + one.streaming:
+            urgent.append(one.priority)
+        if one.deadline_in_ms is not None:
+            found.deadline = min(found.deadline, at + one.deadline_in_ms / 1000)
+        if one.keep_alive_s is not None:
+            found.keep_alive_s = max(found.keep_alive_s or 0.0, one.keep_alive_s)
+    found.priority = min(urgent, default=priority)
+    return found
+
+
+@dataclass
+class Model:
+    rules: ModelRules
+    demand: Demand = field(default_factory=Demand)
+    child: Child = field(default_factory=lambda: Child(running=False))
+    view: LockView | None = None
+    """The newest that is known; None before its lock has said anything."""
+    away: bool = True
+    """Its lock doesn't answer at the moment."""
+    wish: Wish = Wish.NONE
+    wished_at: float = 0.0
+    taken: bool = False
+    """The lock has acknowledged the wish: what it says from now on comes after it."""
+    room_at: float = 0.0
+    """When the last of those that sleep for it had given back: its own wake begins."""
+    started_at: float | None = None
+    """When this pool wished its start; None once it has loaded."""
+    behind: frozenset[str] = frozenset()
+    """These sleep for it, and haven't given back yet."""
+    drained_at: float = 0.0
+    """When its last answer had ended, or was paused: its sleep begins."""
+    since: float = 0.0
+    """When the state became what it is."""
+    was: State = State.OFF
+    used_at: float = -math.inf
+    gap_s: float = math.inf
+    """How soon after it has answered all its requests the next one usually comes."""
+    keep_alive_s: float = 0.0
+    """The longest that its newest requests have asked for."""
+    begun: bool = False
+    """It has had a request since it was waked."""
+    asked_at: float | None = None
+    """A person has asked for it to be awake."""
+    held: bool = False
+    """A person has put it to sleep: it is waked by a request only."""
+    put_down: bool = False
+    """That sleep hasn't been wished yet."""
+    pinned: bool = False
+    leaving: bool = False
+    outdated: str = ""
+    """Why what runs is to be ended: it was started with an older entry, or a person has asked for it."""
+    ended_idle: bool = False
+    """The pool has ended it for lack of use, or for room: its preload doesn't start it again."""
+    sleep_at: float = -math.inf
+    """Its lock has refused to put it to sleep: not again before that."""
+    failures: int = 0
+    retry_at: float = -math.inf
+    why_failed: str = ""
+    leases: Mapping[str, int] = field(default_factory=dict)
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    """It waits in the ledger, and so much of each device is missing."""
+    lacks_since: float = math.inf
+    learned: Learned = field(default_factory=Learned)
+    swaps: int = 0
+    pauses: int = 0
+    failures_total: int = 0
+    awake_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.rules.entry.name
+
+    @property
+    def state(self) -> State:
+        view, wish = self.view, self.wish
+        if not self.child.running:
+            if wish is Wish.START:
+                return State.LOADING
+            return State.FAILED if self.why_failed else State.OFF
+        if wish is Wish.END:
+            return State.STOPPING
+        if view is None:
+            return State.LOADING
+        if view.serving and not view.draining and wish is not Wish.SLEEP:
+            return State.AWAKE
+        if wish is Wish.WAKE:
+            return State.WAKING
+        if view.held and (view.draining or view.resting or wish is Wish.SLEEP):
+            return State.DRAINING
+        if not view.resting:
+            return State.WAKING
+        if self.why_failed:
+            return State.FAILED
+        return State.ASLEEP if view.ready else State.LOADING
+
+    @property
+    def wants(self) -> bool:
+        """It is to be awake, as far as it goes by itself."""
+        return self.demand.wants or self.asked_at is not None or (self.pinned and not self.held)
+
+    @property
+    def waits_since(self) -> float:
+        since = min(self.demand.since, math.inf if self.asked_at is None else self.asked_at)
+        return since if since < math.inf else self.since
+
+    @property
+    def kept_until(self) -> float:
+        """Its keep-alive: until then others without requests go first."""
+        return self.used_at + max(self.rules.entry.keep_alive_s or 0.0, self.keep_alive_s)
+
+    # -- what it costs ---------------------------------------------------------------------------------------------
+
+    @property
+    def wake_s(self) -> float:
+        return WAKE_S if self.learned.wake_s is None else self.learned.wake_s
+
+    @property
+    def sleep_s(self) -> float:
+        return SLEEP_S if self.learned.sleep_s is None else self.learned.sleep_s
+
+    @property
+    def load_s(self) -> float:
+        return LOAD_S if self.learned.load_s is None else self.learned.load_s
+
+    def bytes(self, state: State, most: Mapping[str, int]) -> Mapping[str, int]:
+        """What it has of each device in this state. `most`: all there is, which one takes whose need isn't known."""
+        if state in (State.OFF, State.STOPPING) or (state is State.FAILED and not self.child.running):
+            return {}
+        if state in ON_DEVICE:
+            return self.needs(most)
+        asleep = self.learned.asleep or self.rules.asleep
+        return asleep or self.needs(most) if state is State.LOADING else asleep
+
+    def needs(self, most: Mapping[str, int]) -> Mapping[str, int]:
+        known = self.learned.bytes or self.rules.bytes
+        return known or {device: most.get(device, 0) for device in self.rules.devices}
+
+    # -- transitions -----------------------------------------------------------------------------------------------
+
+    def wished(self, wish: Wish, now: float) -> None:
+        self.wish, self.taken, self.behind = wish, False, frozenset()
+        self.wished_at = self.room_at = self.drained_at = now
+
+    def failed(self, why: str, now: float) -> None:
+        self.wish = Wish.NONE
+        self.failures += 1
+        self.failures_total += 1
+        self.why_failed = why
+        self.retry_at = now + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), MOST_PAUSE_S)
+
+    def works(self) -> None:
+        self.failures, self.why_failed, self.retry_at = 0, "", -math.inf
+
+
+def averaged(before: float | None, seen: float) -> float:
+    return seen if before is None or before == math.inf else before + NEWEST_COUNTS * (seen - before)

@@ -1,0 +1,344 @@
+"""Which wish is due, and when to look again: questions, and the one plan of the pool. Pure, and changes nothing.
+
+The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pool.entries import State
+from pool.rules.events import HOST, HostRules
+from pool.rules.model import ON_DEVICE, Model, Wish
+from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
+
+LACKS_S = 0.5
+"""So long what has just been given back may take to be seen."""
+
+
+@dataclass
+class Picture:
+    """How things stand: what all of it is decided by."""
+
+    host: HostRules = field(default_factory=HostRules)
+    models: dict[str, Model] = field(default_factory=dict)
+    room: dict[str, int] | None = None
+    """The ledger's; None while it doesn't answer."""
+    launched: bool = False
+    """The launcher answers."""
+    settled: bool = False
+    """All that ran when this pool began has been seen."""
+    budget: SwapBudget = field(default_factory=lambda: SwapBudget(0.1))
+
+    @property
+    def lacks(self) -> str:
+        """Why nothing is wished at the moment; empty while the picture is whole."""
+        if not self.launched:
+            return "the launcher doesn't answer: no engine is started, waked or put to sleep until it is back"
+        if self.room is None:
+            return "the ledger doesn't answer: no engine is started, waked or put to sleep until it is back"
+        return "" if self.settled else "the pool has just begun, and looks what runs"
+
+    @property
+    def most(self) -> dict[str, int]:
+        """What all models together may have, with the budget of those that are asleep."""
+        return (self.room or {}) | {_asleep(device): most for device, most in self.host.asleep.items()}
+
+    def taken(self) -> dict[str, int]:
+        """What all models have, or will when what is under way is done."""
+        found: dict[str, int] = {}
+        for model in self.models.values():
+            for device, size in self.has(model, model.state).items():
+                found[device] = found.get(device, 0) + size
+        return found
+
+    def free(self) -> dict[str, int]:
+        taken = self.taken()
+        return {device: size - taken.get(device, 0) for device, size in self.most.items()}
+
+    def has(self, model: Model, state: State) -> Mapping[str, int]:
+        bytes_ = model.bytes(state, self.room or {})
+        if state in ON_DEVICE:
+            return {**bytes_, _asleep(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
+        return {**bytes_, **{_asleep(device): size for device, size in bytes_.items()}}
+
+
+def _asleep(device: str) -> str:
+    return f"{device}, as far as engines asleep may have it"
+
+
+@dataclass(frozen=True)
+class Up:
+    """This model is to be awake (or to be started); these are put to sleep for it, and these ended."""
+
+    model: str
+    sleep: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    cost_s: float = 0.0
+    """What a budget pays for it."""
+    more: bool = False
+    """It was wished already, and lacks room."""
+
+
+@dataclass(frozen=True)
+class Down:
+    model: str
+    why: str
+    end: bool = False
+
+
+Step = Up | Down
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """It can't be waked yet."""
+
+    at: float
+    """When to look again; infinite: something has to happen first."""
+    why: str
+
+
+def plan(it: Picture, now: float) -> Step | float:
+    """The next step, or when to look again."""
+    if it.lacks:
+        return math.inf
+    found = [*_orders(it, now), *_idle(it, now)]
+    step, at = _next(it, now)
+    return next((one for one in found if not isinstance(one, float)), step) or min([at, *found])  # type: ignore[type-var]
+
+
+# -- what has to go ------------------------------------------------------------------------------------------------
+
+
+def _orders(it: Picture, now: float) -> Iterator[Step | float]:
+    """What was taken out of the file, or runs with an older entry, and what a person has put to sleep."""
+    for model in it.models.values():
+        if stays(model, now):
+            yield model.sleep_at
+            continue
+        if model.put_down and acts(model) and (model.state is State.AWAKE or no_engine(model)):
+            yield Down(model.name, "a person has asked for it")
+        if not (model.leaving or model.outdated) or not acts(model):
+            continue
+        if model.leaving and model.demand.busy:
+            continue
+        why = "it was taken out of models.yaml" if model.leaving else model.outdated
+        if model.state is State.AWAKE:
+            yield Down(model.name, why)
+        elif model.state in (State.ASLEEP, State.LOADING, State.FAILED):
+            yield Down(model.name, why, end=True)
+
+
+def _idle(it: Picture, now: float) -> Iterator[Step | float]:
+    """What has had no request for long enough, and engines asleep beyond the budget."""
+    for model in it.models.values():
+        entry = model.rules.entry
+        if not acts(model) or model.demand.busy or model.asked_at is not None or stays(model, now):
+            continue
+        if model.state is State.AWAKE and entry.keep_alive_s is not None and not kept_awake(it, model):
+            at = max(model.kept_until, model.since + max(entry.keep_alive_s, entry.loaded_at_least_s))
+            yield Down(model.name, "its keep-alive is over") if now >= at else at
+        elif model.state is State.ASLEEP and entry.stop_after_s is not None and not model.wants:
+            at = model.since + entry.stop_after_s
+            yield Down(model.name, "it was asleep for long enough", end=True) if now >= at else at
+    if not it.host.asleep:
+        return
+    most, taken = it.most, it.taken()
+    if over := [device for device in it.host.asleep if taken.get(_asleep(device), 0) > most[_asleep(device)]]:
+        for model in _sleepers(it):
+            if any(it.has(model, model.state).get(_asleep(device), 0) for device in over):
+                yield Down(model.name, f"more engines are asleep than the budget of {over[0]} allows", end=True)
+
+
+def kept_awake(it: Picture, model: Model) -> bool:
+    return model.pinned or model.name == it.host.default
+
+
+def _sleepers(it: Picture) -> list[Model]:
+    """Those that could be ended; the one that is missed least comes first."""
+    found = [one for one in it.models.values() if one.state is State.ASLEEP and acts(one) and not one.wants]
+
+    def key(model: Model) -> tuple[bool, bool, int, float]:
+        return kept_awake(it, model), model.rules.entry.preload, -model.demand.priority, model.used_at
+
+    return sorted(found, key=key)
+
+
+def no_engine(model: Model) -> bool:
+    """It is to be awake, and no engine has its lock: its last one has died, say, and no other is ready."""
+    return model.state is State.WAKING and model.view is not None and not model.view.held
+
+
+def stays(model: Model, now: float) -> bool:
+    """Its lock has just refused to put it to sleep."""
+    return model.state is State.AWAKE and now < model.sleep_at
+
+
+def acts(model: Model) -> bool:
+    """A wish for it would be heard, and none is under way."""
+    return model.wish is Wish.NONE and (not model.child.running or not model.away)
+
+
+# -- who is next ---------------------------------------------------------------------------------------------------
+
+
+def queue(it: Picture, now: float) -> list[Model]:
+    """Those that are to be awake and aren't; the first is next."""
+    found = [model for model in it.models.values() if _candidate(it, model) and not too_large(it, model)]
+
+    def key(model: Model) -> tuple[bool, float, float, float]:
+        takes = it.host.drain_s + model.wake_s
+        deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
+        return lazy(model), effective(model, it.host, now), deadline, model.waits_since
+
+    return sorted(found, key=key)
+
+
+def too_large(it: Picture, model: Model) -> bool:
+    """It takes more than all models together may have at the moment: none waits behind it for what can't be."""
+    most = it.most
+    return any(size > most[device] for device, size in target(it, model).items() if device in most)
+
+
+def _candidate(it: Picture, model: Model) -> bool:
+    if model.outdated or (model.leaving and not model.demand.wants):
+        return False
+    state = model.state
+    if state in (State.OFF, State.FAILED) and not model.child.running:
+        return model.wants or (
+            model.rules.entry.preload and not model.ended_idle and state is State.OFF and not model.held
+        )
+    returns = model.name == it.host.default and not model.held
+    return state in (State.ASLEEP, State.DRAINING, State.FAILED) and (model.wants or returns)
+
+
+def _next(it: Picture, now: float) -> tuple[Step | None, float]:
+    """Whom to wake; or when to look again."""
+    waits = queue(it, now)
+    free = it.free() if waits else {}
+    look, closed = math.inf, set[str]()
+    for model in it.models.values():
+        if model.lacking and not model.behind and model.state is State.WAKING:
+            found = _more_room(it, model, now)
+            if isinstance(found, Up):
+                return found, look
+            look = min(look, found.at)
+    for model in waits:
+        if model.retry_at > now:
+            look = min(look, model.retry_at)
+            continue
+        if model.away if model.state is State.DRAINING else not acts(model):
+            continue
+        found = room_for(it, model, free, closed, now)
+        if isinstance(found, Up):
+            return found, look
+        look = min(look, found.at)
+        # What is free is kept for it, and whom those behind it might ask is left to it.
+        for device, need in target(it, model).items():
+            closed.add(device)
+            free[device] = max(free.get(device, 0) - need, 0)
+    return None, look
+
+
+def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
+    """The ledger says that this one lacks room, and nothing is on its way to sleep for it."""
+    if now < model.lacks_since + LACKS_S:
+        return Blocked(model.lacks_since + LACKS_S, "")
+    found = make_room(it, model, model.lacking, now)
+    return replace(found, more=True, end=()) if isinstance(found, Up) else found
+
+
+def target(it: Picture, model: Model) -> Mapping[str, int]:
+    """What it has when the next wish for it is done."""
+    return it.has(model, State.LOADING if not model.child.running else State.AWAKE)
+
+
+def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str], now: float) -> Up | Blocked:
+    """What it takes to have it awake (or started)."""
+    has, need = it.has(model, model.state), target(it, model)
+    lacking = {
+        device: missing
+        for device, size in need.items()
+        if device in free and (missing := size - has.get(device, 0) - free[device]) > 0
+    }
+    if not lacking:
+        return Up(model.name)
+    if closed & set(lacking):
+        return Blocked(math.inf, "those before it in the queue come first")
+    return make_room(it, model, lacking, now)
+
+
+def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
+    """Who is put to sleep, or ended, so that so much more is free."""
+    awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
+    awake.sort(key=_missed(now))
+    when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
+    ready = [(one, State.ASLEEP) for one in awake if when[one.name].least <= now]
+    later = [(one, State.ASLEEP) for one in awake if now < when[one.name].least < math.inf]
+    chosen, short = _enough(it, lacking, ready)
+    if short:
+        chosen, short = _enough(it, lacking, [*ready, *later])
+    if short:
+        ends = [(one, State.OFF) for one in _sleepers(it) if one.name != model.name]
+        chosen, short = _enough(it, lacking, [*ready, *ends])
+    if short:
+        said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
+        return Blocked(math.inf, f"{said} are missing")
+    sleep = tuple(one.name for one, to in chosen if to is State.ASLEEP)
+    at = max((max(when[name]) for name in sleep), default=now)
+    if at > now:
+        return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
+    cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
+    return Up(model.name, sleep, tuple(one.name for one, to in chosen if to is State.OFF), cost)
+
+
+def price(it: Picture, up: Model, down: Model) -> float:
+    """What a budget pays for this swap: its cost, in seconds, and less where others go on beside it."""
+    moved, beside = up.needs(it.room or {}), 0.0
+    for device in down.rules.devices:
+        on = sum(it.has(one, one.state).get(device, 0) for one in it.models.values() if one.state is State.AWAKE)
+        rest = on - it.has(down, State.AWAKE).get(device, 0)
+        if rest > 0:
+            beside = max(beside, rest / (rest + moved.get(device, 0)))
+    return cost_of(up, down) * (1 - beside)
+
+
+def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
+    """Who is put to sleep first: without requests before with, the less urgent first, then the least recently used, or
+    of those with requests the one that has been awake for longest.
+    """
+
+    def key(model: Model) -> tuple[bool, bool, float, float]:
+        busy = model.demand.busy
+        kept = not busy and model.kept_until > now
+        return busy, kept, -model.demand.priority, model.since if busy else model.used_at
+
+    return key
+
+
+Chosen = list[tuple[Model, State]]
+
+
+def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
+    """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
+    short, chosen = dict(lacking), list[tuple[Model, State]]()
+    for model, to in options:
+        if not short:
+            break
+        gives = _gives(it, model, to)
+        if any(gives.get(device, 0) > 0 for device in short):
+            chosen.append((model, to))
+            short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
+    if not short:
+        for one in chosen[:-1]:  # a later one may have made it needless
+            rest = [other for other in chosen if other is not one]
+            total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
+            if all(total[device] >= size for device, size in lacking.items()):
+                chosen = rest
+    return chosen, short
+
+
+def _gives(it: Picture, model: Model, to: State) -> dict[str, int]:
+    after = it.has(model, to) if to is not State.OFF else {}
+    return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

@@ -1,0 +1,29 @@
+"""What a pool leaves to the next one: what it has measured, pins, flags, and models that were launched by command.
+
+All of it may be lost without harm: it is measured, and set, again.
+"""
+
+import msgspec
+
+from pool.entries import Entry, Flags
+from pool.rules.events import Learned
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    learned: dict[str, Learned] = {}
+    pins: dict[str, bool] = {}
+    launched: dict[str, Entry] = {}
+    flags: Flags | None = None
+    """As a person has set them; None: as models.yaml says."""
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decode(data: bytes) -> Record:
+    """Raises ValueError for what can't be read."""
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None

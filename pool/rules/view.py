@@ -1,0 +1,163 @@
+"""What doors and people are told of all models. Pure, and changes nothing."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pool.entries import ModelOutlook, ModelShown, State
+from pool.rules.model import Demand, Model
+from pool.rules.plan import Blocked, Picture, queue, room_for, target, too_large
+from sidecar.machine.context import rfc3339
+
+WORDS = {
+    State.OFF: "no engine of it runs; the first request starts one",
+    State.LOADING: "loading",
+    State.ASLEEP: "asleep",
+    State.WAKING: "waking",
+    State.AWAKE: "",
+    State.DRAINING: "going to sleep",
+    State.STOPPING: "its processes end",
+}
+RESTS = (State.OFF, State.ASLEEP)
+DIED = "no engine of it is ready: the last one has ended, and the next one starts"
+ORDINALS = {1: "first", 2: "second", 3: "third"}
+
+
+def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, ModelOutlook]:
+    waits = waiting(it, now)
+    free = it.free()
+    found = {}
+    for name, model in it.models.items():
+        turn, blocked = waits.get(name, (0, None))
+        if blocked is None and model.state in RESTS and not it.lacks:
+            asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
+            tried = room_for(it, asked, free, set(), now)
+            blocked = tried if isinstance(tried, Blocked) else None
+        large = "" if it.lacks or model.state not in RESTS else _too_large(it, model)
+        estimate_s = math.inf if large else estimate(it, model, turn, blocked, now)
+        found[name] = ModelOutlook(
+            state=model.state,
+            why=large or _why(it, model, turn, blocked),
+            turn=turn,
+            estimate_ms=None if math.isinf(estimate_s) else round(estimate_s * 1000),
+            run_dir=run_dirs.get(name, ""),
+            token=model.view.token if model.view is not None else 0,
+            leaving=model.leaving,
+        )
+    return found
+
+
+def _too_large(it: Picture, model: Model) -> str:
+    """Why none can say when it is waked; empty if it fits."""
+    most, need = it.most, target(it, model)
+    if not too_large(it, model):
+        return ""
+    of = next(device for device, size in need.items() if size > most.get(device, size))
+    others = "what others have isn't counted (vramctl status: leased and foreign)"
+    return f"it takes {need[of]} bytes of {of}, where all models together may have {most[of]}: {others}"
+
+
+def waiting(it: Picture, now: float) -> dict[str, tuple[int, Blocked | None]]:
+    """The turn of each model that is to be awake, and isn't served now; and what it waits for."""
+    free, closed, found = it.free(), set[str](), dict[str, tuple[int, Blocked | None]]()
+    waits = [one for one in queue(it, now) if one.demand.wants or one.asked_at is not None]
+    for number, model in enumerate(waits, start=1):
+        tried = room_for(it, model, free, closed, now)
+        found[model.name] = number, tried if isinstance(tried, Blocked) else None
+        for device, need in target(it, model).items():
+            closed.add(device)
+            free[device] = max(free.get(device, 0) - need, 0)
+    return found
+
+
+def estimate(it: Picture, model: Model, turn: int, blocked: Blocked | None, now: float) -> float:
+    """Until a request for it that comes now could be answered, in seconds."""
+    state, spent = model.state, now - model.since
+    if state is State.AWAKE:
+        return 0.0
+    if state is State.WAKING:
+        return max(model.wake_s - spent, 0.0)
+    takes = model.wake_s + max(model.retry_at - now, 0.0)
+    if state is State.LOADING:
+        takes += max(model.load_s - spent, 0.0)
+    elif not model.child.running:
+        takes += model.load_s
+    if blocked is None or it.lacks:
+        return takes
+    first = blocked.at - now if now < blocked.at < math.inf else 0.0
+    others = [one.sleep_s for one in it.models.values() if one.state is State.AWAKE]
+    if turn > 1:
+        first = turn * a_turn(it, model) / min((_together(it, device) for device in model.rules.devices), default=1)
+    return takes + it.host.drain_s + max(others, default=0.0) + first
+
+
+def a_turn(it: Picture, model: Model) -> float:
+    """How long each model has its devices where several want them without end, with the swap to the next."""
+    others = [one for one in it.models.values() if set(one.rules.devices) & set(model.rules.devices)]
+    return max(one.sleep_s + one.wake_s for one in [*others, model]) / it.budget.share
+
+
+def _together(it: Picture, device: str) -> int:
+    """How many of those that are wanted fit on this device together."""
+    most = it.room or {}
+    needs = sorted((one.needs(most).get(device, 0) for one in _wanted(it, device)), reverse=True)
+    return max(sum(total <= most.get(device, 0) for total in itertools.accumulate(needs)), 1)
+
+
+def _wanted(it: Picture, device: str) -> list[Model]:
+    return [one for one in it.models.values() if device in one.rules.devices and one.demand.busy]
+
+
+def quantum(it: Picture) -> float:
+    """How long others may be awake, at most, before it is a paused answer's turn again."""
+    longest = 0.0
+    for device in it.room or {}:
+        wanted, together = _wanted(it, device), _together(it, device)
+        if len(wanted) > together:
+            turns = math.ceil(len(wanted) / together) - 1
+            longest = max(longest, turns * max(a_turn(it, one) for one in wanted))
+    return longest
+
+
+def _why(it: Picture, model: Model, turn: int, blocked: Blocked | None) -> str:
+    state = model.state
+    if state is State.FAILED:
+        return model.why_failed
+    if state is State.WAKING and model.view is not None and not model.view.held and not model.view.ready:
+        return DIED
+    if turn and (it.lacks or blocked is not None):
+        place = f"{ORDINALS.get(turn, f'{turn}th')} in the queue"
+        return f"{place}: {it.lacks or (blocked.why if blocked is not None else '')}"
+    return WORDS[state]
+
+
+def shown(it: Picture, outlook: Mapping[str, ModelOutlook], wall: float, now: float) -> list[ModelShown]:
+    return [_shown(it, model, outlook[name], wall, now) for name, model in it.models.items()]
+
+
+def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: float) -> ModelShown:
+    entry, demand, state = model.rules.entry, model.demand, model.state
+    return ModelShown(
+        name=model.name,
+        state=state,
+        why=outlook.why,
+        devices=list(model.rules.devices),
+        bytes=dict(model.leases or model.needs(it.room or {})),
+        asleep_bytes=dict(model.learned.asleep or model.rules.asleep),
+        last_used=None if math.isinf(model.used_at) else rfc3339(wall - (now - model.used_at)),
+        port=model.view.port if model.view is not None else None,
+        pinned=model.pinned,
+        turn=outlook.turn,
+        estimate_ms=outlook.estimate_ms,
+        waiting=demand.waiting,
+        streaming=demand.streaming,
+        paused=demand.paused,
+        aliases=list(entry.aliases),
+        priority=entry.priority,
+        swaps=model.swaps,
+        awake_s=round(model.awake_s + (now - model.since if state is State.AWAKE else 0.0), 3),
+        failures=model.failures_total,
+        pauses=model.pauses,
+        token=outlook.token,
+    )

@@ -1,0 +1,338 @@
+"""Many models on one device, for real: reference engines, real memory, a real door, real SIGKILL. Nothing is cut,
+nothing is wrong, nothing grows.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pool.entries import State
+from tests.engine.shims import House
+from tests.gateway.door import Stream, ask
+from tests.gateway.under_load import all_of, check, questions
+from tests.many.host import Host
+from tests.support.chance import seeded
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.chaos
+SWAPS = int(os.environ.get("FAILOVER_MANY_SWAPS", "200"))
+ROUNDS = int(os.environ.get("FAILOVER_MANY_ROUNDS", "3"))
+KV = ("--kv-bytes", "96MiB")
+"""On a device of 256 MiB two of them fit, and on one of 160 MiB one."""
+
+
+def models(names: str, **more: Any) -> dict[str, dict[str, Any]]:
+    return {name: {"arguments": ["--seed", str(n), *KV], "memory": "96MiB", **more} for n, name in enumerate(names)}
+
+
+def known(host: Host, asked: list[Stream]) -> list[Stream]:
+    """The answers while nothing else happens."""
+    answers = [answer for place in range(len(asked)) for answer in asyncio.run(all_of(host.port, asked, None, [place]))]
+    host.answered(answers)
+    return answers
+
+
+def test_two_models_swap_again_and_again_and_nothing_grows(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB").ready()
+    asked = [host.stream(name, prompt) for name in "ab" for prompt in ("Once", "upon")]
+    like = known(host, asked)
+    before = (0, 0)
+    for number in range(SWAPS):
+        place = number % 4 // 2 + number % 2 * 2  # a, b, a, b ...
+        check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
+        if number == SWAPS // 3:
+            before = host.descriptors_and_memory()
+    after = host.descriptors_and_memory()
+    swaps = {one.name: one.swaps for one in (host.listing() or pytest.fail("no pool")).models}
+    assert sum(swaps.values()) >= SWAPS and sum(one.failures for one in host.shown()) == 0
+    assert after[0] <= before[0] + 4, f"descriptors grew from {before[0]} to {after[0]}"
+    assert after[1] <= before[1] * 1.1 + (8 << 20), f"memory grew from {before[1]} to {after[1]} bytes"
+
+
+def test_eight_models_under_streams_of_every_kind(house: House) -> None:
+    dice = seeded()
+    host = Host(house, models("abcdefgh"), capacity="300MiB", drain_s=0.2).ready()
+    asked = questions(32, dice, most_tokens=120)
+    for number, stream in enumerate(asked):
+        stream.body["model"] = "abcdefgh"[number % 8]
+    like = known(host, asked)
+
+    async def one(place: int) -> None:
+        for _ in range(ROUNDS):
+            check(await all_of(host.port, asked, None, [place]), [like[place]])
+
+    async def story() -> None:
+        await asyncio.gather(*(one(place) for place in range(len(asked))))
+
+    asyncio.run(story())
+    shown = host.shown()
+    assert all(model.swaps > 1 for model in shown) and sum(model.failures for model in shown) == 0, shown
+    print(sum(model.swaps for model in shown), "swaps,", sum(model.pauses for model in shown), "pauses")
+
+
+# -- kill -9 of anything, at each step of a swap -------------------------------------------------------------------
+
+
+VICTIMS: dict[str, Callable[[Host], None]] = {
+    "the pool": lambda host: host.part("pool").kill(),
+    "the ledger": lambda host: host.part("vram").kill(),
+    "the lock server": lambda host: host.part("lockserver").kill(),
+    "gms": lambda host: host.part("gms").kill(),
+    "one engine": lambda host: host.main("a").kill(),
+    "the other engine": lambda host: host.main("b").kill(),
+    "one shim": lambda host: host.shim("a").kill(),
+    "the other shim": lambda host: host.shim("b").kill(),
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_whatever_is_killed_in_a_swap_every_answer_is_whole(house: House, victim: str) -> None:
+    slow = ("--tokens-per-s", "60")
+    many = {name: {"arguments": ["--seed", str(n), *KV, *slow]} for n, name in enumerate("ab")}
+    host = Host(house, many, capacity="160MiB", drain_s=0.1, swap_share=0.5).ready()
+    asked = [host.stream(name, f"prompt {n}", 120) for name in "ab" for n in range(4)]
+    like = known(host, asked)
+
+    async def story() -> None:
+        for step in (State.AWAKE, State.DRAINING, State.ASLEEP, State.WAKING):
+            running = asyncio.create_task(all_of(host.port, asked))
+            while (await asyncio.to_thread(host.states)).get("a") is not step:
+                if running.done():
+                    check(await running, like)
+                    running = asyncio.create_task(all_of(host.port, asked))
+            await asyncio.to_thread(VICTIMS[victim], host)
+            check(await running, like)
+            await asyncio.to_thread(
+                host.until, lambda: host.well(), f"all is well after a kill while a is {step.value}"
+            )
+
+    asyncio.run(story())
+
+
+# -- what else may go wrong ----------------------------------------------------------------------------------------
+
+
+def test_endless_traffic_for_one_and_a_request_for_the_other(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB", swap_share=0.5).ready()
+    over = False
+
+    async def endless() -> int:
+        count = 0
+        while not over:
+            host.answered([await host.stream("a", "on and on", 40).run(host.port)])
+            count += 1
+        return count
+
+    async def story() -> None:
+        nonlocal over
+        running = [asyncio.create_task(endless()) for _ in range(4)]
+        while not all(model.streaming for model in host.shown() if model.name == "a"):
+            await asyncio.sleep(0.01)
+        host.answered([await host.stream("b", "me, too").run(host.port)])
+        over = True
+        assert all(count > 0 for count in await asyncio.gather(*running))
+
+    asyncio.run(story())
+
+
+def test_a_model_that_was_loaded_for_a_request_answers_it_before_it_sleeps_for_others(house: House) -> None:
+    """Whatever else wants the device meanwhile."""
+    many = models("ab")
+    many["b"]["preload"] = False
+    host = Host(house, many, capacity="160MiB", swap_share=0.9, drain_s=0.1)
+    over = False
+
+    async def endless() -> None:
+        while not over:
+            host.answered([await host.stream("a", "on and on", 20).run(host.port)])
+
+    async def story() -> None:
+        nonlocal over
+        running = [asyncio.create_task(endless()) for _ in range(8)]
+        host.answered([await host.stream("b", "me, too").run(host.port)])
+        assert host.shown_of("b").swaps == 1, "it was awake once"
+        over = True
+        await asyncio.gather(*running)
+
+    host.until(lambda: host.states().get("a") in (State.ASLEEP, State.AWAKE), "a is loaded")
+    asyncio.run(story())
+
+
+def test_a_request_for_the_one_that_is_being_put_to_sleep_is_answered_too(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB", drain_s=0.1, swap_share=0.5).ready()
+    asked = [host.stream(name, "Once", 60) for name in "ab"]
+    like = known(host, asked)
+
+    async def story() -> None:
+        for _ in range(6):
+            check(await all_of(host.port, asked, None, [0]), [like[0]])
+            other = asyncio.create_task(all_of(host.port, asked, None, [1]))
+            while host.states().get("a") is State.AWAKE:
+                await asyncio.sleep(0)
+            check(await all_of(host.port, asked, None, [0]), [like[0]])
+            check(await other, [like[1]])
+
+    asyncio.run(story())
+
+
+def test_for_a_victim_that_has_crashed_already_no_client_waits(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB").ready()
+    asked = [host.stream(name) for name in "ab"]
+    like = known(host, asked)
+    for _ in range(3):
+        check(asyncio.run(all_of(host.port, asked, None, [0])), [like[0]])
+        for process in (host.shim("a"), host.main("a")):
+            process.kill()
+        check(asyncio.run(all_of(host.port, asked, None, [1])), [like[1]])
+        host.until(lambda: host.well(), "a's engine is there again")
+
+
+def test_a_client_that_leaves_while_its_model_wakes_or_loads_disturbs_no_other(house: House) -> None:
+    host = Host(house, models("ab", preload=False), capacity="160MiB")
+    host.until(lambda: f"127.0.0.1:{host.port}/v1" in host.up.said(), "the door answers")
+    host.until(lambda: ready(host)[0] == 200, "the door knows its models")
+
+    async def story() -> None:
+        running = asyncio.create_task(host.stream("a", "never mind", 400).run(host.port))
+        while host.states().get("a") is not State.LOADING:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        host.answered([await host.stream("b", "Once").run(host.port)])
+
+    asyncio.run(story())
+
+
+def test_a_client_that_hangs_holds_up_no_swap(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB", drain_s=0.1).ready()
+
+    async def story() -> None:
+        _, hung = await asyncio.open_connection("127.0.0.1", host.port)
+        body = host.stream("a", "x", 2000, ignore_eos=True).body | {"stream": True}
+        from tests.gateway.door import request_bytes
+
+        hung.write(request_bytes("/v1/completions", body))
+        while not any(model.name == "a" and model.streaming for model in host.shown()):
+            await asyncio.sleep(0.01)
+        host.answered([await host.stream("b", "Once").run(host.port)])
+        hung.close()
+
+    asyncio.run(story())
+
+
+def test_a_pool_that_stands_still_is_said_by_the_door_and_no_request_is_lost(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB").ready()
+    host.answered(host.run([host.stream("a")]))
+    pool = host.part("pool")
+    pool.stop()
+
+    async def story() -> None:
+        waits = asyncio.create_task(host.stream("b", "Once").run(host.port))
+        await asyncio.to_thread(host.until, lambda: ready(host)[0] == 503, "the door isn't ready")
+        assert "b" in ready(host)[1] and not waits.done()
+        pool.signal(signal.SIGCONT)
+        host.answered([await waits])
+        await asyncio.to_thread(host.until, lambda: ready(host)[0] == 200, "the door is ready again")
+
+    asyncio.run(story())
+
+
+def ready(host: Host) -> tuple[int, str]:
+    status, _, said = ask(host.port, "/ready", None)
+    return status, said.decode()
+
+
+def test_a_model_that_is_taken_out_of_the_file_answers_what_it_has(house: House) -> None:
+    host = Host(house, models("ab", arguments=["--seed", "5", *KV, "--tokens-per-s", "60"]), capacity="160MiB").ready()
+    asked = [host.stream("a", "Once", 300, ignore_eos=True)]
+    like = known(host, asked)
+
+    async def story() -> None:
+        running = asyncio.create_task(all_of(host.port, asked))
+        while not host.shown_of("a").streaming:
+            await asyncio.sleep(0.01)
+        del host.models["a"]
+        host.write()
+        os.kill(host.up.pid, signal.SIGHUP)
+        check(await running, like)
+        await asyncio.to_thread(host.until, lambda: host.model("a") is None, "it is gone")
+
+    asyncio.run(story())
+
+
+def test_of_a_model_that_could_not_run_and_was_taken_out_nothing_stays(house: House) -> None:
+    many = models("ab")
+    many["b"]["arguments"] = ["--no-such-flag"]
+    host = Host(house, many, capacity="160MiB")
+    host.until(lambda: host.failed("b") and host.states()["a"] is State.ASLEEP, "b can't be started")
+    place = house.run_dir / "lock" / "b"
+    assert place.exists()
+    del host.models["b"]
+    host.write()
+    os.kill(host.up.pid, signal.SIGHUP)
+    host.until(lambda: host.model("b") is None and not place.exists(), "nothing of it is left")
+
+
+def test_a_model_that_doesnt_fit_fails_loudly_and_the_other_is_back_with_its_streams(house: House) -> None:
+    many = models("ab")
+    many["b"] = {"arguments": ["--seed", "9", "--kv-bytes", "140MiB"], "memory": "96MiB"}  # it says less than it takes
+    host = Host(house, many, capacity="160MiB", drain_s=0.1).ready()
+    held = host.hold("30MiB")
+    host.until(lambda: "held" in held.said(), "another program has what is between the two")
+    like = known(host, [host.stream("a", "Once", 300, ignore_eos=True)])
+
+    async def story() -> None:
+        running = asyncio.create_task(all_of(host.port, [host.stream("a", "Once", 300, ignore_eos=True)]))
+        while not any(model.name == "a" and model.streaming for model in host.shown()):
+            await asyncio.sleep(0.01)
+        refused = asyncio.create_task(host.stream("b", "Once").run(host.port))
+        await asyncio.to_thread(host.until, lambda: host.failed("b"), "b fails")
+        check(await running, like)
+        assert "there is no room for b" in host.up.said()
+        refused.cancel()
+
+    asyncio.run(story())
+
+
+def test_memory_that_another_program_takes_is_waited_for_and_models_make_room_for_one_that_asks(house: House) -> None:
+    host = Host(house, models("ab"), capacity="160MiB").ready()
+    host.answered(host.run([host.stream("a")]))
+    held = host.hold("120MiB")
+    host.until(lambda: "held" in held.said(), "a program has the memory that it asked for")
+    assert host.states()["a"] is State.ASLEEP, "the ledger has asked it to sleep"
+
+    async def story() -> None:
+        waits = asyncio.create_task(host.stream("b", "Once").run(host.port))
+        await asyncio.to_thread(host.until, lambda: host.shown_of("b").waiting, "a request waits")
+        assert host.states()["b"] is State.ASLEEP
+        held.kill()
+        host.answered([await waits])
+
+    asyncio.run(story())
+
+
+def test_two_clients_with_other_parameters_cause_no_reload(house: House) -> None:
+    host = Host(house, models("a"), capacity="160MiB").ready()
+    asked = [host.stream("a", f"prompt {n}", 16, temperature=n % 2, top_p=0.5 + n / 40) for n in range(12)]
+    host.answered(host.run(asked))
+    assert host.shown_of("a").swaps == 1 and "starts" not in host.up.said().partition("wakes")[2]
+
+
+def test_with_a_standby_a_kill_is_a_pause_and_a_swap_is_one_too(house: House) -> None:
+    host = Host(house, models("ab", standby=True), capacity="200MiB", drain_s=0.1).ready()
+    asked = [host.stream(name, "Once", 200, ignore_eos=True) for name in "ab"]
+    like = known(host, asked)
+    for _ in range(3):
+
+        async def story() -> None:
+            running = asyncio.create_task(all_of(host.port, asked))
+            await asyncio.sleep(random.uniform(0, 0.5))
+            await asyncio.to_thread(host.kill_awake)
+            check(await running, like)
+
+        asyncio.run(story())
+        until(lambda: host.well(), "both are whole again")

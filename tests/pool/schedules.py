@@ -1,0 +1,190 @@
+"""Seeded schedules of the pool: random hosts, requests and faults; one seed is one schedule, event by event.
+
+Every claim at the top of `house.py` is checked after each event. When the faults are over, and the last request is in,
+each request has to be answered whole: nothing hangs, nothing is lost.
+"""
+
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from pool.entries import Entry
+from pool.rules import events as e
+from pool.rules import messages as m
+from tests.pool.house import HouseWorld
+from tests.pool.world import Kind, WrongWorld
+
+ENDS_S = 3600.0
+"""After the last fault every request is answered within that time."""
+
+
+def world_of(chance: random.Random) -> HouseWorld:
+    names = "abcdefgh"[: chance.choice((1, 2, 2, 3, 4, 8))]
+    many = [
+        Kind(
+            name,
+            chance.choice((20, 45, 60, 90)),
+            chance.uniform(0.02, 2),
+            chance.uniform(0.01, 1),
+            chance.uniform(1, 20),
+        )
+        for name in names
+    ]
+    entries = {name: _entry(chance) for name in names}
+    host = e.HostRules(
+        swap_share=chance.choice((0.05, 0.1, 0.5)),
+        drain_s=chance.choice((0.0, 1.0, 5.0)),
+        ageing_s=chance.choice((10.0, 60.0)),
+        longest_wait_s=chance.choice((None, None, 5.0)),
+        default=chance.choice(("", "", "a")),
+        asleep=chance.choice(({}, {e.HOST: 30})),
+    )
+    return HouseWorld(many, 100, chance.randrange(1 << 30), entries=entries, host=host, loaded=chance.random() < 0.5)
+
+
+def _entry(chance: random.Random) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+    if chance.random() < 0.2:
+        entry["keep_alive_s"] = chance.choice((0.0, 1.0, 30.0))
+    if chance.random() < 0.2:
+        entry["stop_after_s"] = 30.0
+    if chance.random() < 0.2:
+        entry["loaded_at_least_s"] = 10.0
+    if chance.random() < 0.3:
+        entry["priority"] = chance.choice((-1, 1))
+    if chance.random() < 0.1:
+        entry["preload"] = True
+    return entry
+
+
+class Schedule:
+    def __init__(self, seed: int, events: int) -> None:
+        self.chance = random.Random(seed)
+        self.events = events
+        self.world = world_of(self.chance)
+        self.done: list[str] = []
+        self.deaths = 0
+
+    def run(self) -> None:
+        world, chance = self.world, self.chance
+        while world.events < self.events:
+            world.run(world.now + chance.expovariate(1 / chance.choice((0.05, 1.0, 10.0))), self.events)
+            world.check()
+            do = chance.choices(_STEPS, [weight for _, weight in _DOES.values()])[0]
+            self.done.append(f"{world.now:.3f} {do}")
+            _DOES[do][0](self)
+            world.check()
+        self.heal()
+        until = world.now + ENDS_S
+        while world.now < until and any(not one.over for one in world.streams):
+            world.run(world.now + 10.0)
+        world.check()
+        if hanging := [one for one in world.streams if not one.over]:
+            raise WrongWorld(f"{len(hanging)} requests were never answered: {hanging[0]}")
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def name(self) -> str:
+        return self.chance.choice(list(self.world.engines))
+
+    def asks(self) -> None:
+        self.world.ask(self.name(), self.chance.choice((1, 20, 500)))
+
+    def leaves(self) -> None:
+        waiting = [one for many in self.world.waiting.values() for one in many]
+        if waiting:
+            self.world.over(self.chance.choice(waiting), "left")
+            self.world._said()
+
+    def dies(self) -> None:
+        engine = self.world.engines[self.name()]
+        if engine.running:
+            self.world.die(
+                engine, again=self.chance.random() < 0.8, why=self.chance.choice(("", "it can't be started"))
+            )
+
+    def breaks(self) -> None:
+        self.world.engines[self.name()].breaks = True
+
+    def frees_less(self) -> None:
+        self.world.engines[self.name()].frees_less = self.chance.choice((1, 10))
+
+    def foreign(self) -> None:
+        self.world.foreign = self.chance.choice((0, 0, 10, 40, 99))
+        self.world.tell_ledger()
+        self.world.lend()
+
+    def goes_away(self) -> None:
+        who = self.chance.choice(("launcher", "ledger", self.name()))
+        self.world.away ^= {who}
+        self.tell_all()
+
+    def tell_all(self) -> None:
+        self.world.tell_launcher()
+        self.world.tell_ledger()
+        for name in self.world.engines:
+            self.world.tell_lock(name)
+
+    def pool_dies(self) -> None:
+        self.world.begin()
+
+    def door_dies(self) -> None:
+        self.world.feed(e.Closed(1))
+        self.world._said()
+
+    def person(self) -> None:
+        verb: m.Verb = self.chance.choice(("wake", "sleep", "stop", "pin", "unpin"))
+        self.world.feed(e.Asked(5, m.Command(number=1, verb=verb, name=self.name())))
+
+    def reload(self) -> None:
+        name = self.name()
+        entry = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
+        self.world.entries[name] = Entry(name=name, engine="reference", **{**_entry(self.chance), **entry})
+        self.world.configure()
+
+    def heal(self) -> None:
+        world = self.world
+        world.away.clear()
+        world.foreign = 0
+        for engine in world.engines.values():
+            engine.breaks, engine.frees_less = False, 0
+            if not engine.serving and not engine.draining and not engine.held:
+                engine.leased = 0
+            world.entries[engine.kind.name] = Entry(name=engine.kind.name, engine="reference")
+            world.feed(e.Asked(5, m.Command(number=1, verb="unpin", name=engine.kind.name)))
+        world.configure()
+        self.tell_all()
+        world.lend()
+        world._said()
+
+
+_DOES: dict[str, tuple[Any, int]] = {
+    "asks": (Schedule.asks, 30),
+    "leaves": (Schedule.leaves, 4),
+    "dies": (Schedule.dies, 3),
+    "breaks": (Schedule.breaks, 2),
+    "frees_less": (Schedule.frees_less, 1),
+    "foreign": (Schedule.foreign, 2),
+    "goes_away": (Schedule.goes_away, 3),
+    "pool_dies": (Schedule.pool_dies, 2),
+    "door_dies": (Schedule.door_dies, 1),
+    "person": (Schedule.person, 3),
+    "reload": (Schedule.reload, 2),
+}
+_STEPS = list(_DOES)
+
+
+def run_all(seeds: Iterable[int], events: int) -> int:
+    began, count, total = time.monotonic(), 0, 0
+    for seed in seeds:
+        schedule = Schedule(seed, events)
+        try:
+            schedule.run()
+        except Exception as error:
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+            print("\n".join(schedule.done[-30:]))
+            return 1
+        count, total = count + 1, total + schedule.world.events
+    print(f"{count} schedules, {total} events, {time.monotonic() - began:.1f} s")
+    return 0

@@ -1,0 +1,178 @@
+"""The pool's own program: what comes over its socket, what it keeps, and its file read again."""
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool.client import ModelDemand, PoolClient
+from pool.entries import Entry, Flags
+from pool.observer import Listing, Observer, ObserverError
+from pool.rules import messages as m
+from sidecar.wire.frames import Channel
+from tests.engine.shims import House, Program
+from tests.support import tmpfs
+from tests.support.waiting import DEADLINE_S, until
+
+FILE = {"devices": ["host:0"], "models": {"chat": {"engine": "reference", "memory": "1GiB"}}}
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with tmpfs.directory("pool") as directory:
+        house = House(directory)
+        yield house
+        house.close()
+
+
+class PoolProgram(Program):
+    def __init__(self, house: House, file: dict[str, Any] = FILE, name: str = "pool") -> None:
+        self.run_dir, self.path = house.run_dir, house.directory / "models.yaml"
+        self.path.write_text(json.dumps(file))
+        super().__init__(house, name, "pool", "--run-dir", str(self.run_dir), "--models", str(self.path))
+        house.add(self)
+
+    def listing(self) -> Listing | None:
+        try:
+            with Observer(self.run_dir) as observer:
+                return observer.listing()
+        except ObserverError:
+            return None
+
+    def ready(self) -> "PoolProgram":
+        until(self.listing, "the pool answers")
+        return self
+
+    def reload(self, file: object, seen: Callable[[Listing], object]) -> None:
+        self.path.write_text(file if isinstance(file, str) else json.dumps(file))
+        self.signal(signal.SIGHUP)
+        until(lambda: seen(self.ready().listing() or Listing()), "the file is read again")
+
+    def do(self, verb: m.Verb, name: str | None = None, **more: Any) -> tuple[int, str]:
+        with Observer(self.run_dir) as observer:
+            done = observer.ask(m.Command(number=7, verb=verb, name=name, **more), m.CommandDone)
+            assert (done.number, done.ok) == (7, done.status < 300)
+            return done.status, done.detail
+
+
+def names(listing: Listing) -> list[str]:
+    return [model.name for model in listing.models]
+
+
+def test_without_a_launcher_it_waits_and_says_for_whom(house: House) -> None:
+    pool = PoolProgram(house).ready()
+    listing = pool.listing()
+    assert listing is not None and names(listing) == ["chat"] and "the launcher doesn't answer" in listing.waiting_for
+    status, detail = pool.do("sleep", "chat")
+    assert status == 503 and "launcher" in detail
+    assert pool.do("wake", "chta") == (404, "no model is called chta; is chat meant?")
+
+
+def test_a_file_that_is_wrong_changes_nothing_and_is_an_alarm_until_it_is_right(house: House) -> None:
+    pool = PoolProgram(house).ready()
+    pool.reload("models: {chat: {priorty: 1}}", lambda listing: listing.alarms)
+    listing = pool.listing()
+    assert listing is not None and listing.alarms == ["chat: there is no field priorty; is priority meant?"]
+    assert names(listing) == ["chat"]
+    other = {**FILE, "models": {**FILE["models"], "small": {"engine": "reference"}}}  # type: ignore[dict-item]
+    pool.reload(other, lambda listing: names(listing) == ["chat", "small"] and not listing.alarms)
+    assert "small is new" in pool.said()
+    pool.reload(FILE, lambda listing: names(listing) == ["chat"])
+    assert "small was taken out" in pool.said()
+
+
+def test_a_door_hears_what_models_there_are_and_what_has_changed(house: House) -> None:
+    pool, heard = PoolProgram(house).ready(), list[Any]()
+    client = PoolClient(house.run_dir, heard.append, watches=True)
+    client.start()
+    try:
+        until(lambda: any(isinstance(one, m.Models) for one in heard), "models")
+        until(lambda: any(isinstance(one, m.Outlook) and "chat" in one.models for one in heard), "an outlook")
+        client.demand({"chat": ModelDemand(waiting=2)})
+        until(lambda: any(isinstance(one, Listing) and one.models[0].waiting == 2 for one in heard), "its own demand")
+        done = list[m.CommandDone]()
+        client.command(m.Command(number=0, verb="flags", flags=Flags(allow_cloud_fallback=False)), done.append)
+        until(lambda: done, "an answer")
+        flags = [one.flags for one in heard if isinstance(one, m.Models)]
+        assert done[0].ok and flags[-1] == Flags(allow_cloud_fallback=False)
+        pool.kill()
+        until(lambda: heard[-1] is None, "the door is told that the pool has gone")
+        heard.clear()
+        again = PoolProgram(house, name="again").ready()
+        until(lambda: any(isinstance(one, Listing) and one.models[0].waiting == 2 for one in heard), "it is back")
+        listing = again.listing()
+        assert listing is not None and not listing.flags.allow_cloud_fallback, "what was set outlives it"
+    finally:
+        client.close()
+
+
+def test_a_model_is_launched_by_command_only_where_the_file_allows_it_and_outlives_the_pool(house: House) -> None:
+    pool = PoolProgram(house).ready()
+    small = Entry(name="small", engine="reference")
+    assert pool.do("launch", entry=small)[0] == 403
+    pool.reload({**FILE, "api_launch": True, "swap_share": 0.2}, lambda listing: "swap_share changed" in pool.said())
+    assert pool.do("launch")[0] == 400 and pool.do("launch", "chat", entry=small)[0] == 409
+    assert pool.do("launch", entry=Entry(name="bad", engine="nonsense"))[0] == 400
+    for _ in range(20):
+        assert pool.do("launch", entry=small) == (200, "small is launched")
+        assert b'"small"' in (house.run_dir / "pool.json").read_bytes(), "what was answered is on disk"
+        assert pool.do("remove", "small")[0] == 200
+        assert b'"small"' not in (house.run_dir / "pool.json").read_bytes()
+    assert pool.do("launch", entry=small)[0] == 200
+    pool.kill()
+    pool = PoolProgram(house, {**FILE, "api_launch": True}, "again").ready()
+    assert names(pool.listing() or Listing()) == ["small", "chat"]
+    assert pool.do("remove", "chat")[0] == 409 and pool.do("remove", "smal")[0] == 404
+    assert pool.do("remove", "small")[0] == 200
+    assert names(pool.listing() or Listing()) == ["chat"]
+
+
+BAD: list[tuple[list[Any], str]] = [
+    ([m.AskModels()], "the first message has to be"),
+    ([m.Observe(protocol=1), m.Demand()], "only a door has a demand"),
+    ([m.Observe(protocol=9)], "has to be upgraded"),
+    ([b"\x00\x00\x00\x05hello"], "no message of this protocol"),
+    ([b"\x7f\xff\xff\xff"], "at most"),
+]
+
+
+@pytest.mark.parametrize(("messages", "said"), BAD)
+def test_a_caller_that_makes_a_mistake_is_told_which_and_no_other_is_disturbed(
+    house: House, messages: list[Any], said: str
+) -> None:
+    pool = PoolProgram(house).ready()
+    with Observer(house.run_dir) as other:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(DEADLINE_S)
+        sock.connect(str(house.run_dir / "pool.sock"))
+        channel = Channel(sock, m.from_pool, max_frame_bytes=m.MAX_FRAME_BYTES)
+        for message in messages:
+            sock.send(message) if isinstance(message, bytes) else channel.send(message)
+        heard = list[Any]()
+        until(lambda: heard.extend(channel.receive()) or channel.eof, "the pool hangs up")  # type: ignore[func-returns-value]
+        assert said in str(heard[-1].message), heard
+        assert other.listing().models[0].name == "chat" and pool.listing() is not None
+        channel.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("models: {a: {}}\na: 1", "there is no field a"), (None, "can't be read"), ("[", "line 1")],
+)
+def test_a_file_that_is_wrong_at_the_start_is_a_sentence(house: House, content: str | None, said: str) -> None:
+    path: Path = house.directory / "wrong.yaml"
+    if content is not None:
+        path.write_text(content)
+    program = Program(house, "wrong", "pool", "--run-dir", str(house.run_dir), "--models", str(path))
+    house.add(program)
+    assert program.code() == 1 and said in program.said() and "Traceback" not in program.said()
+
+
+def test_a_second_pool_in_a_directory_is_refused(house: House) -> None:
+    PoolProgram(house).ready()
+    second = PoolProgram(house, name="second")
+    assert second.code() == 1 and "Traceback" not in second.said(), second.said()

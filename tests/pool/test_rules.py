@@ -1,0 +1,581 @@
+"""The rules of the pool, one by one; their numbers stand at the top of `pool/rules/machine.py`."""
+
+import math
+from typing import Any
+
+import pytest
+
+from pool.entries import ModelDemand, State
+from pool.rules import events as e
+from tests.pool.harness import GPU, Pool
+
+BUSY = ModelDemand(streaming=1)
+
+
+# -- 1, 2: it only wishes, and only where it sees ------------------------------------------------------------------
+
+
+def test_a_wish_changes_no_state_but_to_what_is_under_way() -> None:
+    pool = Pool()
+    pool.wants("a")
+    assert pool.wishes() == [("wake", "a")] and pool.state("a") is State.WAKING
+    pool.advance(5)
+    assert pool.state("a") is State.WAKING and pool.wishes() == []
+
+
+@pytest.mark.parametrize("away", ["launcher", "ledger"])
+def test_while_the_launcher_or_the_ledger_is_away_nothing_is_wished(away: str) -> None:
+    pool = Pool()
+    pool.feed(e.LauncherSeen(None) if away == "launcher" else e.LedgerSeen(None))
+    pool.wants("a")
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.launcher()
+    pool.room()
+    assert pool.wishes() == [("wake", "a")]
+
+
+def test_for_a_model_whose_lock_is_away_nothing_is_wished_and_it_is_no_victim() -> None:
+    pool = Pool()
+    pool.awake("b")
+    pool.lock("b", away=True)
+    pool.wants("a")
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.lock("b", resting=False, held=True, serving=True)
+    pool.advance(1)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+def test_a_new_pool_waits_for_the_locks_of_what_runs_and_then_no_longer() -> None:
+    pool = Pool("ab", heard=False, sizes={"a": 40})
+    pool.wants("a")
+    pool.lock("a")
+    assert pool.wishes() == []  # b may be awake, with all that it takes
+    pool.advance(6)
+    assert pool.wishes() == [("wake", "a")]
+
+
+def test_a_new_pool_finds_who_is_awake_and_leaves_it() -> None:
+    pool = Pool("ab", heard=False)
+    pool.door(b=BUSY)
+    pool.lock("a")
+    pool.lock("b", resting=False, held=True, serving=True, token=7)
+    assert pool.state("b") is State.AWAKE and pool.wishes() == []
+
+
+# -- 3: who is to be awake -----------------------------------------------------------------------------------------
+
+
+def test_paused_answers_want_their_model_as_waiting_requests_do() -> None:
+    pool = Pool()
+    pool.wants("a", waiting=0, paused=1)
+    assert pool.wishes() == [("wake", "a")]
+
+
+def test_a_pinned_model_is_waked_unasked_and_never_sleeps_for_another() -> None:
+    pool = Pool(entries={"a": {"pin": True}})
+    assert pool.wishes() == [("wake", "a")]
+    pool.wakes("a")
+    pool.wants("b")
+    pool.advance(300)
+    assert pool.wishes() == []
+    assert pool.asks("unpin", "a").ok
+    pool.advance(1)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_the_host_returns_to_its_default_model_once_the_other_has_had_no_request_for_a_while() -> None:
+    pool = Pool(default="a", default_after_s=30.0)
+    assert pool.wishes() == [("wake", "a")]
+    pool.wakes("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    pool.sleeps("a")
+    pool.wakes("b")
+    pool.wants("b", waiting=0, streaming=1)
+    pool.advance(100)
+    pool.wants("b", waiting=0, served=1)
+    pool.advance(29)
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+# -- 4: the order --------------------------------------------------------------------------------------------------
+
+
+def crowd(**host: Any) -> Pool:
+    """c is awake and busy, so a and b wait."""
+    pool = Pool("abc", **host)
+    pool.awake("c", BUSY)
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "first"),
+    [
+        ({"oldest_wait_ms": 100}, {"oldest_wait_ms": 5000}, "b"),
+        ({"priority": -1}, {"oldest_wait_ms": 5000}, "a"),
+        ({"deadline_in_ms": 30_000}, {"oldest_wait_ms": 5000}, "a"),
+        ({"deadline_in_ms": 30_000}, {"deadline_in_ms": 25_000}, "b"),
+        ({"deadline_in_ms": 10}, {"oldest_wait_ms": 5000}, "b"),  # it can't be kept any more
+        ({"priority": -1}, {"oldest_wait_ms": 61_000}, "b"),  # aged
+    ],
+)
+def test_the_most_urgent_is_next_then_the_nearest_deadline_then_the_longest_wait(
+    a: dict[str, int], b: dict[str, int], first: str
+) -> None:
+    pool = crowd()
+    pool.demands |= {"a": ModelDemand(waiting=1, **a), "b": ModelDemand(waiting=1, **b)}
+    pool.door(**pool.demands)
+    pool.advance(20)
+    assert ("wake", first) in pool.wishes()[:2]
+
+
+# -- 5, 6: room ----------------------------------------------------------------------------------------------------
+
+
+def test_whatever_fits_is_awake_together() -> None:
+    pool = Pool("abc", sizes={"a": 50, "b": 50, "c": 50})
+    pool.awake("a", BUSY)
+    pool.wants("b")
+    assert pool.wishes() == [("wake", "b")]
+
+
+def test_what_is_free_is_kept_for_the_first_that_waits() -> None:
+    pool = Pool("abc", sizes={"a": 50, "b": 80, "c": 30})
+    pool.awake("a", BUSY)
+    pool.wants("b", oldest_wait_ms=1000)
+    pool.wants("c")
+    assert pool.wishes() == [], "c would take of the 50 for which b waits"
+
+
+def test_a_small_one_behind_wakes_where_it_takes_nothing_of_the_first() -> None:
+    pool = Pool("abc", sizes={"a": 60, "b": 70, "c": 5})
+    pool.awake("a", BUSY)
+    pool.wants("b", oldest_wait_ms=1000)
+    pool.wants("c")
+    pool.room(110)
+    assert pool.wishes() == []
+    pool.room(140)
+    assert ("wake", "c") in pool.wishes()
+
+
+def test_no_more_are_put_to_sleep_than_needed_and_those_without_requests_first() -> None:
+    pool = Pool("abcd", sizes={"a": 30, "b": 30, "c": 40, "d": 40})
+    for name, demand in (("a", ModelDemand(served=1)), ("b", BUSY), ("c", ModelDemand(served=1))):
+        pool.awake(name, demand)
+    pool.wants("d")
+    assert pool.wishes() == [("sleep", "c"), ("wake", "d")], "a alone isn't enough, and c alone is"
+
+
+def test_of_those_without_requests_the_less_urgent_sleep_first_and_one_in_its_keep_alive_last() -> None:
+    pool = Pool("abcd", sizes=dict.fromkeys("abcd", 33), entries={"a": {"keep_alive_s": 600.0}, "b": {"priority": -5}})
+    for name in "abc":
+        pool.awake(name)
+        pool.advance(1)
+    pool.wants("d")
+    assert pool.wishes() == [("sleep", "c"), ("wake", "d")]
+    pool.sleeps("c")
+    pool.wakes("d")
+    pool.wants("d", waiting=0, streaming=1)
+    pool.wants("c")
+    pool.advance(1)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "c")], "a's keep-alive isn't over"
+
+
+def test_loaded_at_least_is_kept() -> None:
+    pool = Pool(entries={"a": {"loaded_at_least_s": 100.0}})
+    pool.awake("a")
+    pool.wants("b")
+    pool.advance(95)
+    assert pool.wishes() == []
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_one_that_was_just_waked_for_a_request_has_it_before_it_sleeps() -> None:
+    pool = Pool(costs=(0.01, 0.01))
+    pool.wants("a")
+    pool.wakes("a")
+    pool.wants("b", priority=-5)
+    pool.advance(4)
+    assert pool.wishes() == [("wake", "a")]
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")], "though its door may hang"
+
+
+def test_a_model_that_can_never_be_awake_blocks_none_behind_it_for_ever() -> None:
+    pool = Pool("ab", sizes={"a": 500})
+    pool.wants("a")
+    pool.wants("b")
+    pool.advance(600)
+    assert ("wake", "b") in pool.wishes()
+
+
+# -- 7: turns ------------------------------------------------------------------------------------------------------
+
+
+def busy_and_waiting(**host: Any) -> Pool:
+    """a and b have swapped twice, so nothing is saved up; a answers, b waits."""
+    pool = Pool(drain_s=0.0, **host)
+    pool.awake("b", BUSY)
+    pool.wants("a")
+    pool.advance(1)
+    pool.sleeps("b")
+    pool.wakes("a")
+    pool.wants("a", waiting=0, streaming=1)
+    pool.wants("b")
+    pool.advance(1)
+    pool.sleeps("a")
+    pool.wakes("b")
+    pool.wants("b", waiting=0, streaming=1)
+    pool.wants("a")
+    pool.wishes()
+    return pool
+
+
+def test_a_turn_lasts_until_swaps_have_earned_the_next_one() -> None:
+    pool = busy_and_waiting()
+    pool.advance(4)
+    assert pool.wishes() == []
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")], "9 s of turns pay for 0.9 s of swap"
+
+
+def test_a_swap_that_comes_seldom_need_not_wait() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.advance(60)
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_who_has_just_been_answered_is_awaited_where_it_usually_asks_again_soon_and_swaps_are_scarce() -> None:
+    pool = Pool()
+    pool.awake("b")
+    for _ in range(5):  # b's client asks again after 0.2 s
+        pool.advance(0.2)
+        pool.wants("b", waiting=0, streaming=1)
+        pool.wants("b", waiting=0, served=1)
+    for _ in range(2):
+        pool.machine.picture.budget.spend([GPU], 0.9, pool.now, borrows=True)
+    pool.wants("a")
+    assert pool.wishes() == []
+    pool.advance(0.5)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+def test_a_more_urgent_one_waits_for_no_turn_but_once_aged_the_other_is_its_equal() -> None:
+    pool = busy_and_waiting()
+    pool.wants("a", priority=-1)
+    pool.advance(1)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+    pool = busy_and_waiting()
+    pool.wants("b", waiting=0, streaming=1, priority=-1)
+    pool.advance(50)
+    assert pool.wishes() == []
+    pool.advance(15)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+def test_a_deadline_that_would_be_missed_shortens_the_turn() -> None:
+    pool = busy_and_waiting()
+    pool.wants("a", deadline_in_ms=4000)
+    pool.advance(3)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+def test_the_longest_wait_shortens_the_turn() -> None:
+    pool = busy_and_waiting(longest_wait_s=3.0)
+    pool.advance(2.5)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+
+
+# -- 8: both at once -----------------------------------------------------------------------------------------------
+
+
+def test_the_sleep_and_the_wake_are_wished_at_once_and_each_costs_what_it_took_itself() -> None:
+    pool = Pool(costs=(1.0, 1.0))
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    pool.feed(e.LockAnswered("b", True))
+    pool.lock("b", resting=False, held=True)
+    pool.sleeps("a", after=0.2)
+    pool.now += 0.1
+    pool.lock("b", resting=False, held=True, serving=True)
+    learned = {name: model.learned for name, model in pool.machine.models.items()}
+    assert learned["a"].sleep_s == pytest.approx(1 + 0.3 * (0.2 - 1))
+    assert learned["b"].wake_s == pytest.approx(1 + 0.3 * (0.1 - 1)), "without the time in which a slept"
+
+
+# -- 9: what was thought to be free and isn't -----------------------------------------------------------------------
+
+
+def test_a_model_that_waits_in_the_ledger_in_vain_has_others_put_to_sleep_for_it_after_a_moment() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 30))
+    pool.awake("a")
+    pool.awake("b", BUSY)
+    pool.wants("c")
+    assert pool.wishes() == [("wake", "c")], "all three fit, it was thought"
+    pool.feed(e.LockAnswered("c", True))
+    pool.lock("c", resting=False, held=True)
+    pool.room(c=10)
+    pool.advance(0.4)
+    assert pool.wishes() == []
+    pool.advance(0.2)
+    assert pool.wishes() == [("sleep", "a")], "and it isn't wished to wake once more"
+    pool.advance(5)
+    assert pool.wishes() == [], "a sleeps for it"
+    pool.sleeps("a")
+    pool.room()
+    pool.lock("c", resting=False, held=True, serving=True)
+    assert pool.state("c") is State.AWAKE and pool.wishes() == []
+
+
+# -- 10: idle, and the budget ---------------------------------------------------------------------------------------
+
+
+def test_a_model_sleeps_when_its_keep_alive_is_over_and_ends_when_it_was_asleep_for_long() -> None:
+    pool = Pool(entries={"a": {"keep_alive_s": 10.0, "stop_after_s": 20.0}})
+    pool.awake("a")
+    pool.advance(9)
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    pool.advance(19)
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("end", "a")]
+
+
+def test_a_requests_own_keep_alive_counts_too() -> None:
+    pool = Pool(entries={"a": {"keep_alive_s": 10.0}})
+    pool.awake("a", ModelDemand(served=1, keep_alive_s=100.0))
+    pool.advance(90)
+    assert pool.wishes() == []
+    pool.advance(20)
+    assert pool.wishes() == [("sleep", "a")]
+
+
+def test_no_more_engines_are_asleep_than_the_budget_allows_and_the_one_used_last_stays() -> None:
+    pool = Pool("abc", asleep={e.HOST: 25})
+    for name in "ca":
+        pool.awake(name)
+        pool.advance(1)
+        pool.asks("sleep", name)
+        pool.sleeps(name)
+    pool.wishes()
+    pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
+    assert pool.wishes() == [("end", "b")], "of 30 bytes 10 have to go"
+
+
+def test_an_engine_is_started_for_a_request_and_makes_room_in_the_budget_first() -> None:
+    pool = Pool("abc", asleep={e.HOST: 20})
+    for name in "ab":
+        pool.launcher(**{name: e.Child(True, host_bytes=10)})
+    pool.launcher(c=e.Child(False))
+    pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 10})
+    pool.wishes()
+    pool.wants("c")
+    wishes = pool.wishes()
+    assert ("start", "c") in wishes and len([one for one in wishes if one[0] == "end"]) == 1
+
+
+# -- 11: failures --------------------------------------------------------------------------------------------------
+
+
+def test_a_wake_that_fails_is_tried_again_after_growing_pauses_and_the_old_one_is_back_meanwhile() -> None:
+    pool = Pool(costs=(0.1, 0.1))
+    pool.awake("a", BUSY)
+    pool.advance(60)
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    pool.wants("a", waiting=0, paused=1)
+    pool.sleeps("a")
+    pool.feed(e.LockAnswered("b", True))
+    pool.lock("b", resting=True, ready=True, why="it takes more than there is")
+    assert pool.state("b") is State.FAILED and pool.machine.models["b"].why_failed == "it takes more than there is"
+    assert pool.wishes() == [("wake", "a")]
+    pauses = []
+    for _ in range(8):
+        model = pool.machine.models["b"]
+        pauses.append(model.retry_at - pool.now)
+        model.failed("again", pool.now)
+    assert pauses == sorted(pauses) and pauses[0] == 1.0 and pauses[-1] == 60.0
+
+
+def test_a_sleep_that_is_refused_is_wished_again_a_little_later_and_not_without_end() -> None:
+    pool = Pool()
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    pool.feed(e.LockAnswered("b", True))
+    pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
+    assert pool.state("a") is State.AWAKE and pool.wishes() == []
+    pool.lock("b", resting=True, ready=True, why="not in time")
+    pool.advance(0.5)
+    assert pool.wishes() == []
+    pool.advance(1)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_a_status_from_before_the_wish_was_heard_is_no_failure() -> None:
+    pool = Pool()
+    pool.wants("a")
+    pool.lock("a", resting=True, ready=True)
+    assert pool.state("a") is State.WAKING
+
+
+def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
+    pool = Pool(running=False)
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(False, ends=1, why="no such model"))
+    assert pool.state("a") is State.FAILED and pool.machine.models["a"].why_failed == "no such model"
+    pool.advance(2)
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_an_engine_that_died_and_has_no_successor_gives_its_place_to_others() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.lock("a", resting=False)
+    pool.wants("b")
+    assert pool.wishes() == [], "its standby may be there at once"
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+# -- 12: a person's word -------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_a_person_put_to_sleep_is_waked_by_a_request_only() -> None:
+    pool = Pool(entries={"a": {"pin": True}})
+    pool.wakes("a")
+    pool.wishes()
+    assert pool.asks("sleep", "a").status == 202 and pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    pool.advance(100)
+    assert pool.wishes() == []
+    pool.wants("a")
+    assert pool.wishes() == [("wake", "a")]
+
+
+def test_a_person_wakes_stops_and_is_told_what_is_meant() -> None:
+    pool = Pool(entries={"a": {"aliases": ["org/a"]}})
+    assert pool.asks("wake", "org/a").status == 202 and pool.wishes() == [("wake", "a")]
+    pool.wakes("a")
+    assert pool.asks("wake", "a").status == 200
+    assert pool.asks("stop", "a").status == 202 and pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.state("a") is State.OFF and pool.asks("stop", "a").status == 200
+    unknown = pool.asks("wake", "org/b")
+    assert unknown.status == 404 and "is org/a meant?" in unknown.detail
+
+
+# -- 13: another file ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_was_taken_out_serves_what_it_has_and_ends() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.configure("b")
+    pool.advance(100)
+    assert pool.wishes() == [] and pool.machine.models["a"].leaving
+    pool.wants("a", waiting=0, served=1)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    assert "a" not in pool.machine.models
+
+
+def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused() -> None:
+    pool = Pool(running=True)
+    pool.awake("a", BUSY)
+    pool.entries = {"a": {"arguments": ["--preset", "large"]}}
+    pool.configure("ab")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.wants("a", waiting=0, paused=1)
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool() -> None:
+    pool = Pool()
+    pool.asks("unpin", "a")
+    assert pool.machine.learned().pins == {"a": False}
+    pool.entries = {"a": {"pin": True}}
+    pool.configure("ab")
+    assert pool.machine.models["a"].pinned and not pool.machine.learned().pins
+
+
+def test_what_was_measured_counts_until_its_entry_says_another_need() -> None:
+    pool = Pool(running=True)
+    pool.awake("a")
+    pool.machine.models["a"].learned = e.Learned(bytes={GPU: 90})
+    pool.configure("ab")
+    assert pool.machine.models["a"].learned.bytes == {GPU: 90}
+    pool.entries = {"a": {"memory": "1GiB"}}
+    pool.configure("ab")
+    assert not pool.machine.models["a"].learned.bytes
+
+
+def test_what_the_pool_itself_has_ended_is_not_preloaded_again() -> None:
+    pool = Pool("a", entries={"a": {"preload": True, "stop_after_s": 5.0}}, running=False)
+    pool.launcher(a=e.Child(False))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True))
+    pool.sleeps("a")
+    pool.advance(6)
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+    pool.wants("a", waiting=0)
+    pool.launcher(a=e.Child(True, ends=1))
+    pool.sleeps("a")
+    pool.launcher(a=e.Child(False, ends=2))
+    pool.advance(60)
+    assert pool.wishes() == [("start", "a")], "it has died"
+
+
+def test_what_changes_nothing_of_its_processes_is_so_at_once() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.entries = {"a": {"keep_alive_s": 5.0, "priority": 3}}
+    pool.configure("ab")
+    pool.wants("a", waiting=0, served=2)
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a")]
+
+
+# -- what doors are told -------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_grows_with_the_queue_and_says_what_is_waited_for() -> None:
+    from pool.rules import view
+
+    pool = Pool("abc")
+    pool.awake("a", BUSY)
+    pool.machine.picture.budget.spend(["gpu"], 1.8, pool.now, borrows=True)
+    pool.wants("b", oldest_wait_ms=10)
+    pool.wants("c")
+    seen = view.outlooks(pool.machine.picture, {}, pool.now)
+    first, second = seen["b"], seen["c"]
+    assert (first.turn, second.turn) == (1, 2)
+    assert first.why.startswith("first in the queue: its turn comes after that of a")
+    assert second.why.startswith("second in the queue")
+    assert first.estimate_ms is not None and second.estimate_ms is not None
+    assert 1000 < first.estimate_ms < second.estimate_ms
+    assert seen["a"].estimate_ms == 0 and not math.isinf(view.quantum(pool.machine.picture))

@@ -1,0 +1,152 @@
+"""What doors and people are told, and how the demand of several doors is one."""
+
+import math
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from pool.entries import ModelDemand, State
+from pool.rules import events as e
+from pool.rules import view
+from pool.rules.messages import Listing
+from pool.rules.model import Demand, averaged, merged
+from pool.shell.metrics import Metrics
+from sidecar.terminal.names import is_meant
+from tests.k8s import queries
+from tests.pool.harness import GPU, Pool
+
+BUSY = ModelDemand(streaming=1)
+
+
+def seen(pool: Pool) -> dict[str, Any]:
+    return view.outlooks(pool.machine.picture, {"a": "/run/a"}, pool.now)
+
+
+def spent(pool: Pool) -> None:
+    """No swap is saved up."""
+    for _ in range(2):
+        pool.machine.picture.budget.spend([GPU], 0.9, pool.now, borrows=True)
+
+
+def test_the_demands_of_several_doors_are_added_and_the_most_urgent_counts() -> None:
+    first = ModelDemand(waiting=1, streaming=2, oldest_wait_ms=500, deadline_in_ms=3000, priority=2, served=3)
+    second = ModelDemand(paused=4, oldest_wait_ms=2000, deadline_in_ms=1000, priority=-1, keep_alive_s=9.0, served=1)
+    both = merged([(10.0, first), (11.0, second)], 5)
+    assert both == Demand(1, 2, 4, since=9.0, deadline=12.0, priority=-1, keep_alive_s=9.0, served=4)
+    assert merged([], 5) == Demand(priority=5)
+    idle = merged([(10.0, ModelDemand(served=2, priority=-3, oldest_wait_ms=9))], 5)
+    assert (idle.priority, idle.since, idle.busy) == (5, math.inf, False), (
+        "one that has nothing says nothing of urgency"
+    )
+    longest = [(1.0, ModelDemand(keep_alive_s=s)) for s in (3.0, 7.0, 5.0)]
+    assert merged(longest, 0).keep_alive_s == 7.0
+
+
+def test_a_measurement_is_one_among_those_before() -> None:
+    assert averaged(None, 2.0) == averaged(math.inf, 2.0) == 2.0 and averaged(1.0, 2.0) == pytest.approx(1.3)
+
+
+def test_an_estimate_is_what_is_still_to_be_done() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 30))
+    assert seen(pool)["a"].estimate_ms == 600
+    pool.wants("a")
+    pool.now += 0.4
+    assert (seen(pool)["a"].estimate_ms, seen(pool)["a"].why) == (200, "waking")
+    pool.wakes("a")
+    found = seen(pool)["a"]
+    assert (found.state, found.estimate_ms, found.turn, found.run_dir, found.why) == (State.AWAKE, 0, 0, "/run/a", "")
+    pool.launcher(b=e.Child(False))
+    assert seen(pool)["b"].estimate_ms == 30_600 and "the first request starts one" in seen(pool)["b"].why
+    pool.wants("b")
+    pool.launcher(b=e.Child(True))
+    pool.lock("b", resting=True)
+    pool.now += 10
+    assert (seen(pool)["b"].state, seen(pool)["b"].estimate_ms) == (State.LOADING, 20_600)
+    pool.machine.models["c"].failed("no", pool.now)
+    assert (seen(pool)["c"].why, seen(pool)["c"].estimate_ms) == ("no", 1600)
+
+
+def test_who_waits_for_a_turn_is_told_how_long_and_for_whom() -> None:
+    pool = Pool("abc", drain_s=0.0)
+    pool.awake("a", BUSY)
+    spent(pool)
+    assert seen(pool)["b"].estimate_ms == pytest.approx(9900, abs=10), "also who has no request yet: 9 s, and a swap"
+    pool.wants("b", oldest_wait_ms=100)
+    pool.wants("c")
+    found = seen(pool)
+    assert [found[name].turn for name in "abc"] == [0, 1, 2]
+    assert found["b"].estimate_ms == pytest.approx(9900, abs=10)
+    assert found["c"].estimate_ms > found["b"].estimate_ms
+    assert found["b"].why == "first in the queue: its turn comes after that of a"
+    assert found["c"].why == "second in the queue: those before it in the queue come first"
+    assert view.quantum(pool.machine.picture) == pytest.approx(2 * 9.0)
+    pool.room(None)
+    assert "the ledger doesn't answer" in seen(pool)["b"].why
+
+
+def test_the_quantum_goes_by_how_many_fit_together() -> None:
+    pool = Pool("abcd", sizes=dict.fromkeys("abcd", 45), drain_s=0.0)
+    assert view.quantum(pool.machine.picture) == 0
+    for name in "ab":
+        pool.awake(name, BUSY)
+    assert view.quantum(pool.machine.picture) == 0, "two fit"
+    for name in "cd":
+        pool.wants(name)
+    assert view.quantum(pool.machine.picture) == pytest.approx(9.0)
+
+
+def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
+    pool = Pool("ab", sizes={"a": 500})
+    pool.wants("a")
+    assert seen(pool)["a"].turn == 0
+    pool = Pool("ab", sizes={"a": 60, "b": 60}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    pool.wants("b")
+    assert seen(pool)["b"].why == "first in the queue: 20 bytes of gpu are missing" and seen(pool)["b"].turn == 1
+
+
+def test_a_model_without_an_engine_says_so() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.lock("a", resting=False)
+    assert seen(pool)["a"].why == view.DIED
+    pool.lock("a", resting=False, held=True, token=9)
+    assert (seen(pool)["a"].why, seen(pool)["a"].token) == ("waking", 9)
+
+
+def test_people_see_what_each_model_has_and_had() -> None:
+    pool = Pool("ab", entries={"a": {"aliases": ["gpt"], "priority": 2}})
+    pool.feed(e.LedgerSeen({GPU: 100}, {"b": {GPU: 55}}))
+    pool.awake("a", BUSY)
+    pool.advance(10)
+    first, second = view.shown(pool.machine.picture, seen(pool), 1_000_000.0, pool.now)
+    assert (first.name, first.state, first.streaming, first.swaps, first.aliases) == ("a", State.AWAKE, 1, 1, ["gpt"])
+    assert (first.bytes, second.bytes) == ({GPU: 60}, {GPU: 55}) and first.awake_s == pytest.approx(10.0)
+    assert (first.last_used, second.last_used) == ("1970-01-12T13:46:30.000Z", None)
+    assert (first.pinned, first.priority, first.port) == (False, 2, None)
+    pool.wants("a", waiting=0, paused=3)
+    pool.wants("a", waiting=0, paused=1, streaming=2)
+    pool.machine.models["a"].failed("no", pool.now)
+    first = view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[0]
+    assert (first.pauses, first.failures) == (3, 1)
+
+
+def test_what_alerts_and_dashboard_ask_of_the_pool_is_served() -> None:
+    pool, served = Pool("ab"), Metrics()
+    served.listing = Listing(models=view.shown(pool.machine.picture, seen(pool), 0.0, pool.now))
+    page = generate_latest(served.registry).decode()
+    assert queries.unserved([page], "pool") == [] != queries.unserved([], "pool")
+
+
+def test_near_names_are_offered() -> None:
+    assert is_meant("Chta", ["chat", "other"]) == "; is chat meant?" and is_meant("x", ["chat"]) == ""
+
+
+def test_what_takes_more_than_there_is_says_so_and_no_estimate_promises_what_cant_be() -> None:
+    pool = Pool("ab", sizes={"a": 60, "b": 60})
+    pool.room(50)
+    pool.wants("a")
+    for name in "ab":
+        said = seen(pool)[name]
+        assert said.estimate_ms is None and "60 bytes of gpu" in said.why and "may have 50" in said.why

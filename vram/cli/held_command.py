@@ -1,0 +1,98 @@
+"""`vramctl hold`: a command under a lease. How it goes: `evidence/cli/held_command.py`."""
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+from evidence.cli import held_command, held_options
+from evidence.cli.held_command import Granted
+from sidecar.machine.guarded import CantRun, find
+from vram.cli.status_text import bytes_in_words
+from vram.client import LedgerClient
+from vram.observer import Observer, ObserverError, watch_forever
+from vram.rules import messages as m
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def hold(options: argparse.Namespace) -> int:
+    needs = held_options.needs(options)
+    if not needs:
+        options.parser.error("how much of which device? Say --needs DEVICE=BYTES")
+    try:
+        program = find(options.words[0])
+    except CantRun as error:
+        print(f"vramctl hold: {error}", file=sys.stderr)
+        return error.code
+    options.name = (
+        options.name or re.sub(r"[^A-Za-z0-9._-]", "-", os.path.basename(program))[:64].lstrip("._-") or "hold"
+    )
+    try:
+        m.check(m.Reserve(number=0, name=options.name, needs=needs, priority=options.priority))
+    except ValueError as error:
+        options.parser.error(str(error))
+    there: list[str] = []
+    with contextlib.suppress(ObserverError), Observer(options.run_dir, options.answer_timeout_s) as observer:
+        there = [device.device for device in observer.status().devices]
+    return HeldCommand(options, program, whole_names(needs, there)).run()
+
+
+def whole_names(needs: dict[str, int], there: list[str]) -> dict[str, int]:
+    """What is meant by `GPU-0`, or by the beginning of a UUID."""
+    gpus = [device for device in there if device.startswith("GPU-")]
+    found: dict[str, int] = {}
+    for device, count in needs.items():
+        by_index = re.fullmatch(r"GPU-(\d{1,3})", device)
+        begins = [each for each in there if each.startswith(device)]
+        if device in there or not (by_index or begins):
+            meant = device
+        elif by_index and int(by_index[1]) < len(gpus):
+            meant = gpus[int(by_index[1])]
+        else:
+            meant = begins[0] if len(begins) == 1 else device
+        found[meant] = found.get(meant, 0) + count
+    return found
+
+
+class HeldCommand(held_command.HeldCommand):
+    prog = "vramctl"
+    what = "its lease"
+    lost = "lease lost"
+    variable = "FAILOVER_LEASE"
+    session: LedgerClient
+
+    def __init__(self, options: argparse.Namespace, program: str, needs: dict[str, int]) -> None:
+        self._needs = needs
+        super().__init__(options, program)
+
+    def client(self) -> LedgerClient:
+        asked = lambda lease, bytes, timeout_s, why: self.tell_to_end(f"to make room ({why})")  # noqa: E731
+        return LedgerClient(self.options.run_dir, self.options.name, on_asked=asked, on_lost=self.on_lost)
+
+    def environment(self) -> dict[str, str]:
+        gpus = ",".join(device for device in self._needs if device.startswith("GPU-"))
+        return super().environment() | ({VISIBLE: gpus} if gpus and VISIBLE not in os.environ else {})
+
+    def ask(self, timeout_s: float | None) -> Granted:
+        options = self.options
+        lease = self.session.reserve(
+            options.name,
+            self._needs,
+            priority=options.priority,
+            evictable=options.evictable,
+            timeout_s=timeout_s,
+        )
+        return Granted(lease.number, bytes_in_words(dict(lease.bytes)))
+
+    def waiting(self) -> Iterator[tuple[str, bool]]:
+        for status in watch_forever(self.options.run_dir):
+            if status is None:
+                yield f"no ledger at {self.options.run_dir}", False
+                continue
+            if any(lease.incarnation == self.session.me.incarnation for lease in status.leases):
+                return
+            mine = [waiter.waits_for for waiter in status.waiters if waiter.pid == os.getpid()]
+            yield (mine[0] if mine else ""), True

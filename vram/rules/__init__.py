@@ -1,0 +1,1 @@
+"""Pure: who has which bytes."""

@@ -1,0 +1,1 @@
+"""The shell: what touches the world. It decides nothing."""
