@@ -2,6 +2,8 @@
 # PYTHON=/path/to/python3.11 chooses the Python.
 
 SHELL := /bin/bash
+# Each of thousands of programs that the tests start would compile all that it loads: a fifth of the processor's time.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
 
@@ -12,13 +14,14 @@ docs := .venv-docs/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine gateway k8s tools/*.py tools/vmm_refcount tools/local_pod \
-	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
+typed := $(wildcard sidecar evidence lockserver pool vram gms engine_shim reference_engine gateway dual_pods fleet k8s tools/*.py tools/vmm_refcount tools/local_pod \
+	tests/api_server tests/bench tests/chaos tests/dual_pods tests/lockctl tests/evidence tests/lockserver tests/many tests/pool tests/sidecar tests/support tests/vram tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
-	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
+	tests/gateway tests/fleet tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
 	tests/tools tests/test_docs.py tests/test_imports.py tests/test_walks.py demo bench)
 
 SEEDS ?= 20000
+WORLDS ?= lock gms
 S ?= 120
 
 help: ## this list
@@ -38,10 +41,10 @@ test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(python) -m tests.sim --seeds 500
 
 slow: $(venv) ## what takes long and finds little a second
-	$(pytest) -n 3 -m "slow and not chaos and not root" tests
+	$(pytest) -n 3 --dist loadgroup -m "slow and not chaos and not root" tests
 
 chaos: $(venv) ## the chaos tests that `make test` leaves out
-	$(pytest) -n 3 -m "chaos and not root" $(promises:%=--ignore=%) tests
+	$(pytest) -n 3 --dist loadgroup -m "chaos and not root" $(promises:%=--ignore=%) tests
 
 test-all: test slow chaos ## all tests that need no root
 
@@ -67,14 +70,14 @@ bench-vllm: $(vllm) ## kill -> first token with vLLM on the CPU, and its cold st
 	@.venv-vllm/bin/python -m bench --only vllm-main
 
 test-system: $(venv) ## the tests that need root
-	@if [ "$$(id -u)" = 0 ]; then $(pytest) -m root tests; \
+	@if [ "$$(id -u)" = 0 ]; then $(pytest) -n 3 -m root tests; \
 	else echo "These tests need root: sudo make test-system"; fi
 
 bench: $(venv) ## the benchmarks
 	@$(python) -m bench
 
-sim: $(venv) ## SEEDS=20000 schedules in the simulator
-	@$(python) -m tests.sim --seeds $(SEEDS)
+sim: $(venv) ## SEEDS=20000 schedules of the lock and of GMS in the simulator; WORLDS=vram: of the ledger
+	@for world in $(WORLDS); do $(python) -m tests.sim --world $$world --seeds $(SEEDS) || exit; done
 
 hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))

@@ -6,7 +6,6 @@
     crowd.py        a thousand waiters from a few processes
     handoff.py      SIGKILL of a holder -> the next `acquire` returned
     rest.py         the server at rest: wake-ups, memory, start
-    acquire.py      an uncontended `acquire`
     weights.py      GMS: bind, wake, read, publish, a request, coming back
     pair.py         a pair of engines, and one takeover played and timed
     failover.py     the reference engine is killed, or stops -> the other's first token

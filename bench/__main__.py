@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, gap, handoff, hold, kv, pair, pod, rest, stage, vllm, weights
+from bench import failover, gap, handoff, hold, kv, pair, pod, rest, snapshot, stage, turns, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -21,7 +21,7 @@ examples:
   python -m bench --only handoff           one of: {names};
                                            or, which has to be named: {named}
                                            (vllm-* with vLLM's own Python: make bench-vllm)
-  python -m bench --rounds 1000 --only handoff --only acquire
+  python -m bench --rounds 1000 --only handoff --only crowd
   python -m bench --disk-dir /var/tmp      which disk
 
 Every ratio is to a floor that was measured in the same run and in turns. A missed goal is said in the table and is no
@@ -100,8 +100,6 @@ BENCHES: dict[str, Bench] = {
     "crowd": lambda w, n: handoff.measure_crowd(w.tmpfs, n.crowd_rounds, n.connections),
     "rest": lambda w, n: rest.measure(w.tmpfs, n.connections, n.rest_s),
     "start": lambda w, n: rest.measure_start(w.tmpfs, n.start_rounds),
-    "acquire": lambda w, n: acquire.measure(w.tmpfs, "tmpfs", n.rounds, on_disk=False),
-    "acquire-disk": lambda w, n: acquire.measure(w.disk, "disk", n.disk_rounds, on_disk=True),
     "hold": lambda w, n: hold.measure(w.tmpfs, n.disk_rounds),
     "weights-bind": lambda w, n: weights.measure_bind(w.tmpfs, n.weights_bytes, n.tensors, n.disk_rounds),
     "weights-wake": lambda w, n: weights.measure_wake(w.tmpfs, n.weights_bytes, n.tensors, n.rounds),
@@ -109,9 +107,11 @@ BENCHES: dict[str, Bench] = {
     "weights-publish": lambda w, n: weights.measure_publish(w.tmpfs, n.weights_bytes, n.tensors),
     "weights-request": lambda w, n: weights.measure_request(w.tmpfs, n.rounds),
     "weights-back": lambda w, n: weights.measure_hand_back(w.tmpfs, n.weights_bytes, n.tensors, n.heavy_rounds),
+    "snapshot": lambda w, n: snapshot.measure(w.tmpfs, w.disk, n.weights_bytes // 4, n.heavy_rounds),
     "failover-main": lambda w, n: failover.measure(w.tmpfs, pair.MAIN, n.kills),
     "failover-worker": lambda w, n: failover.measure(w.tmpfs, pair.WORKER, n.kills),
     "failover-group": lambda w, n: failover.measure(w.tmpfs, pair.GROUP, n.kills),
+    "turns": lambda w, n: turns.measure(w.tmpfs, n.kills),
     "failover-stall": lambda w, n: failover.measure_stall(w.tmpfs, n.stalls),
 }
 NAMED: dict[str, Bench] = {
@@ -121,6 +121,7 @@ NAMED: dict[str, Bench] = {
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
+    "vllm-turns": lambda w, n: vllm.measure_turns(w.tmpfs, n.vllm_kills),
     "vllm-flat": lambda w, n: vllm.measure_flat(w.tmpfs, n.flat_contexts, n.heavy_rounds),
     "pod": lambda w, n: pod.measure(w.tmpfs, n.pod_rounds, n.pod_kills, n.pod_rest_s),
 }

@@ -1,6 +1,7 @@
 """The door beside nginx and the engine itself, in turns: `python -m bench.door`.
 
-Each figure is measured over all three ways in every round, so that whatever else the machine does disturbs them alike.
+Each figure is measured over all ways in every round, so that whatever else the machine does disturbs them alike. The
+last is a door that has a lease of its host (`fleet/`).
 The client is one process in Python and costs more than any relay; so the relay's own processor time stands beside each
 rate. Without nginx that column is left out.
 """
@@ -22,6 +23,7 @@ from statistics import median
 import uvloop
 
 from bench.stage import DEADLINE_S, ROOT, TMPFS, Broken, free_port, lock_server
+from fleet.shell.store import open_store
 
 STREAMS = 64
 CHUNKS, PACED, PACE, SMALL = 1500, 80, 40, 60
@@ -227,6 +229,11 @@ def main() -> None:
         listen = ("--listen", f"127.0.0.1:{door}", "--no-access-log")
         relay = start(sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *listen)
         ways.append(Way("the door", door, relay))
+        leased, database = free_port(), f"sqlite://{directory}/fleet.db"
+        open_store(database).init(["h"])
+        under = ("--listen", f"127.0.0.1:{leased}", "--no-access-log", "--lease-host", "h", "--database", database)
+        relay = start(sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *under)
+        ways.append(Way("with a lease", leased, relay))
         uvloop.run(_all(ways, rounds))
 
 

@@ -157,7 +157,7 @@ class Pair:
 
     def ask(self, url: str = "") -> tuple[int, list[int]]:
         """When the first token came, and all of them."""
-        return _answer(url or self.house.endpoint(), self._body, self.deadline_s)
+        return answer(url or self.house.endpoint(), self._body, self.deadline_s)
 
     def end_of(self, victim: Victim) -> int:
         """From the signal to the end of the last process of the engine that serves."""
@@ -270,7 +270,7 @@ def _latest(observer: Observer) -> m.Status:
     return status
 
 
-def _answer(url: str, body: bytes, deadline_s: float) -> tuple[int, list[int]]:
+def answer(url: str, body: bytes, deadline_s: float) -> tuple[int, list[int]]:
     """A client of the least: what it does itself is part of every time here."""
     with socket.socket(socket.AF_UNIX) as sock, address_of(Path(url.removeprefix("unix:"))) as address:
         sock.settimeout(deadline_s)

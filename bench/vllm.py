@@ -2,6 +2,7 @@
 
     make bench-vllm                                          twenty kills of the main process: a quarter of an hour
     .venv-vllm/bin/python -m bench --only vllm-core          EngineCore; vllm-worker: a rank's process, of two
+    .venv-vllm/bin/python -m bench --only vllm-turns         two models take turns, in place and by stop and start
     .venv-vllm/bin/python -m bench --only vllm-flat          a cache that is kept, of 1k, 4k and 16k tokens, in turns
 
 The rounds are those of the reference engine (`failover.py`), without its floor: a second engine that is killed and
@@ -20,6 +21,7 @@ Only for a Python that has vLLM; nothing here is part of `python -m bench` unles
 import asyncio
 import contextlib
 import importlib.util
+import os
 import random
 import statistics
 from collections import defaultdict
@@ -31,15 +33,18 @@ from pathlib import Path
 from bench import gap, kv
 from bench.failover import parts
 from bench.figures import Comparison, Part, Reading, Result
-from bench.pair import Pair, Victim, house, signalled
+from bench.pair import TOKENS, Pair, Victim, house, question, signalled
 from bench.stage import Broken, directory
+from bench.turns import Turn
 from gms.memory.host_device import GRANULARITY
 from gms.rules.exclusive import SECOND_DEATH_S
 from tests.engine.kinds import Kind
+from tests.engine.many import Host
 from tests.gateway.door import GatewayProgram
 
 GOAL_MS = 300.0
 GOAL_TIMES = 40
+SWAP_GOAL_TIMES = 20
 DEADLINE_S = 300.0
 ANSWER = 1024
 """Tokens: so many that an answer isn't over before its client, on a busy machine, has seen it begin."""
@@ -68,6 +73,44 @@ def measure(parent: Path, part: str, ranks: int, rounds: int) -> Iterator[Result
         floor=[pair.cold_start_ns],
     )
     yield from parts(taken)
+
+
+def measure_turns(parent: Path, rounds: int) -> Iterator[Result]:
+    """The turns of `turns.py`. Beside each the engine that woke is stopped and started again, which is what other
+    programs that swap models do; its weights are in GMS already, so that it reads none from a disk.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise Broken("vLLM isn't installed in this Python: make bench-vllm has one of its own")
+    from tests.vllm import pair as staged
+    from tests.vllm import tiny_model
+
+    body = question(staged.NAME, staged.PROMPT, TOKENS)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(directory(parent))
+        here = stack.enter_context(house(parent, staged.ENVIRONMENT))
+        os.environ["FAILOVER_HOST_DEVICES"] = str(here.devices)
+        host = Host(here)
+        kinds = [staged.kind(tiny_model.make(scratch / f"model{seed}", seed), 1) for seed in range(2)]
+        asleep, awake = (Turn(host, f"m{n}", stack, kind, body, DEADLINE_S) for n, kind in enumerate(kinds))
+        for turn in (asleep, awake):
+            turn.wakes()
+            if turn is asleep:
+                turn.sleeps()
+        swaps, restarts = [], []
+        for number in range(1 + rounds):
+            took = asleep.swapped(awake)
+            awake, asleep = asleep, awake
+            cold = awake.restarts()
+            if number:
+                swaps.append(took)
+                restarts.append(cold)
+    yield Comparison(
+        "vLLM, a wish for the other model -> its first token",
+        "stop and start of the same engine",
+        goal_median=1 / SWAP_GOAL_TIMES,
+        ours=swaps,
+        floor=restarts,
+    )
 
 
 @dataclass

@@ -131,7 +131,7 @@ class Client:
     longest_s: float = 0.0
     """Between two pieces of an answer."""
     answers: list[list[float]] = field(default_factory=list)
-    """The times of each, once nobody is told any more what the answers are undisturbed."""
+    """The times of each, once no client is told any more what the answers are undisturbed."""
 
 
 class Crowd:

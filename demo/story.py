@@ -324,7 +324,7 @@ def closing(crowd: Crowd, measured: Measured) -> None:
         ("answers with a byte that differs", mismatched),
         ("a client's pause at a kill, the middle of all", f"{figures['pause_ms']['p50']:.0f} ms"),
         ("the longest gap that a client saw", f"{figures['longest_gap_ms']:.0f} ms"),
-        ("the pair's own start, until somebody served", f"{measured.cold_start_ms / 1000:.1f} s"),
+        ("the pair's own start, until an engine served", f"{measured.cold_start_ms / 1000:.1f} s"),
         ("a killed engine was ready again after", f"{figures['ready_again_s']:.1f} s"),
     ):
         line = "    " + row(label, value, widths=widths)

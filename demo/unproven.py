@@ -20,7 +20,7 @@ def _lock_server() -> int:
     def gone(*_: Any, **__: Any) -> Verdict:
         return Verdict(True, "its connection has ended", by_flag=True)
 
-    memory = mock.patch("lockserver.rules.free_memory.FreeMemory.is_read", False)
+    memory = mock.patch("evidence.rules.free_memory.FreeMemory.is_read", False)
     with mock.patch("evidence.rules.evidence.gone", gone), memory:
         return main(sys.argv[2:])
 

@@ -1,20 +1,23 @@
-"""What an engine must be able to do to be one of a pair. `reference` and `vllm` are the two that exist.
+"""What an engine must be able to do to be one of a pair, or one of many models. `reference`, `vllm` and `command` are
+the three that exist.
 
 `main_process.py` makes the calls in this order, from one thread. Whatever fails on the way ends the process:
 
-    [await_others ->] start -> [takes ->] sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> [leave ->] stop
+    [await_others ->] start -> [takes ->] sleep -> wake -> [known ->] serve -> [drain -> [resume -> drain ...]]
+         -> sleep (in place) -> wake -> ...
+         -> [leave ->] stop
 
-A `drain` for a switchover comes from a thread of its own. `resume` may come while that drain still waits; the engine
-then takes requests again at once, whatever the drain does afterwards. `well`, `needs` and `health` are called from
-other threads at any time.
+A `drain` for a switchover, or for a sleep, comes from a thread of its own. `resume` may come while that drain still
+waits; the engine then takes requests again at once, whatever the drain does afterwards. `well`, `needs` and `health`
+are called from other threads at any time.
 
 A failure that another start would only repeat (wrong arguments, the weights of another model) is raised as `CannotRun`.
 Until `start` has returned it also ends the shim, with exit code 64. Any other failure is followed by another start.
 """
 
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -42,6 +45,34 @@ class Setting:
     """`keep`: the KV cache outlives this engine, where the engine can do that. `drop`: it doesn't. Empty: as is right
     for the device.
     """
+    host_dir: Path | None = None
+    """Where that is of which a host has one, for all of its models: GMS. None: in the run directory, for one model."""
+    health: str = "/health"
+    """For a command: the path that answers with 200 once it serves."""
+    needs: Mapping[str, int] = field(default_factory=dict)
+    """For a command: device -> bytes that it takes."""
+    snapshot: Path | None = None
+    """Where its weights are on disk, for an engine whose weights are in GMS: one that may write them reads them from
+    there (`gms.snapshot.from_snapshot`). Where there is no snapshot yet, one is made once they are loaded.
+    """
+    failing: Callable[[str], None] = lambda why: None
+    """Says why the engine is about to end."""
+    vouch: Callable[[int], None] = lambda pid: None
+    """Makes a child one of the engine's processes that can't join by itself. It touches no device before."""
+
+    @property
+    def gms_dir(self) -> Path:
+        return self.host_dir or self.run_dir
+
+    @property
+    def name(self) -> str:
+        """Among all engines of a host, or of the run directory."""
+        return self.engine_id if self.host_dir is None else f"{self.run_dir.name}.{self.engine_id}"
+
+    @property
+    def model(self) -> str:
+        """Which of a host's models it is; empty where there is one."""
+        return "" if self.host_dir is None else self.run_dir.name
 
 
 @dataclass(frozen=True)
@@ -93,6 +124,10 @@ class CannotServe(Exception):
     """It can't listen at this address: it is a mistake, or another program has the port. Followed by another start."""
 
 
+class WokeWrong(Exception):
+    """After a wake the engine answers a known question in another way than before: what it has isn't what it had."""
+
+
 class WorkerFailed(Exception):
     """Another of the engine's processes has ended, or said that it can't go on. Its own log says why."""
 
@@ -112,7 +147,10 @@ class Engine(Protocol):
         """Init: weights according to the role, processes, sizes, everything but the endpoint's address. Blocks."""
 
     def sleep(self) -> None:
-        """Gives the device back: the weights are unmapped, and there is no KV cache."""
+        """Gives the device back: the weights are unmapped, and there is no KV cache. From an engine that serves it
+        takes the endpoint, too, and breaks off what its drain has left. Raises when a rank doesn't answer; the process
+        ends then.
+        """
 
     def needs(self) -> dict[str, int]:
         """Device -> bytes that must be free for `wake`. Known after `start`."""
@@ -172,6 +210,26 @@ class SaysWhatItTakes(Protocol):
         """Readable values by the name of the argument, such as `--max-model-len`: `8192`. Nothing secret. Known after
         `start`.
         """
+
+
+@runtime_checkable
+class AnswersKnown(Protocol):
+    """An engine that can be asked what it always answers in the same way. A sleep that lost something (scales, an
+    adapter, a part of the weights) ends an engine in rubbish that it takes for answers.
+    """
+
+    def known(self) -> Sequence[int]:
+        """Called between `wake` and `serve`, when no client can ask anything: the first tokens that follow a fixed
+        prompt. They are the same after each wake.
+        """
+
+
+@runtime_checkable
+class ServesElsewhere(Protocol):
+    """An engine that has an address of its own, and binds none that it is given."""
+
+    def own_address(self) -> Listen:
+        """Known after `wake`."""
 
 
 @runtime_checkable

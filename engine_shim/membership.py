@@ -25,6 +25,8 @@ from sidecar.wire.frames import BadFrame, Channel, Message, PeerTooSlow, close_a
 SHIM_VARIABLE = "FAILOVER_SHIM"
 START_VARIABLE = "FAILOVER_START"
 SHIM_PID_VARIABLE = "FAILOVER_SHIM_PID"
+LEDGER_VARIABLE = "FAILOVER_LEDGER_TREE"
+"""`vram.client`'s, which is loaded where there is a ledger."""
 WELCOME_S = 10.0
 
 
@@ -66,6 +68,8 @@ class ShimConnection:
 class Member(NamedTuple):
     shim: ShimConnection
     joined: client.Membership
+    leases: object
+    """Its membership in the ledger's tree, where there is a ledger."""
 
 
 def enter() -> Member:
@@ -75,7 +79,13 @@ def enter() -> Member:
     arm()
     gc.enable()  # it has been off since `main_process.py` was loaded
     shim = _register(main=False)
-    return Member(shim, client.join())
+    joined = client.join()
+    ledger: object = None
+    if os.environ.get(LEDGER_VARIABLE):
+        from vram import client as vram
+
+        ledger = vram.join()
+    return Member(shim, joined, ledger)
 
 
 def arm() -> None:

@@ -18,19 +18,32 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from fleet.shell.store import database, default_database
 from gateway.rules.events import Bounds
 from gateway.shell.keys import BadKeys, Keys
 from sidecar.kernel import port_owner, process_setup
 from sidecar.machine import keeper
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
-from sidecar.terminal.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
+from sidecar.terminal.settings import (
+    Parser,
+    count,
+    directory,
+    host_port,
+    name,
+    seconds,
+    seconds_or_zero,
+    size_bytes,
+    valued,
+)
 from sidecar.wire import tcp
 
 if TYPE_CHECKING:  # they need a package that may not be installed
+    from gateway.shell import lease
     from gateway.shell.server import Settings
     from sidecar.http.http_server import Limits
 
@@ -38,6 +51,8 @@ EXAMPLES = """\
 examples:
   gateway --run-dir DIR --listen :8000
   gateway --run-dir /run/a --run-dir /run/b --listen :8000     two pairs; the request's model chooses
+  gateway --run-dir DIR --listen :8000 --lease-host gpu-box-1   programs may have the host alone (fleetctl)
+  gateway --pool DIR --listen :8000                            all models of `failover models up`
   curl localhost:8000/failover                                 which engine serves, which would take over
   kill -HUP PID                                                reads --api-keys again
 """
@@ -62,6 +77,19 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         metavar="DIR",
         help="the run directory of a pair's lock; may be repeated [FAILOVER_RUN_DIR, several with : between them]",
     )
+    it.setting(
+        "--pool", parse=directory, metavar="DIR",
+        help="the host directory of `failover models up`: all of its models are served, instead of --run-dir",
+    )  # fmt: skip
+    it.setting(
+        "--turn-s", default="600", parse=seconds, metavar="S",
+        help="with --pool: how long a request waits for its model, and not --failover-timeout-s or --queue-timeout-s",
+    )  # fmt: skip
+    it.setting(
+        "--admin-keys", parse=Path, metavar="FILE",
+        help="with --pool: one a line; only with these may /failover/models be changed, and from anywhere. Without: "
+        "from this machine only",
+    )  # fmt: skip
     it.setting("--listen", default="127.0.0.1:8000", parse=host_port, metavar="HOST:PORT", help="where clients come")
     it.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="another port for /metrics, beside --listen")
     it.setting(
@@ -120,6 +148,20 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "--shutdown-drain-s", default="30", parse=seconds_or_zero, metavar="S",
         help="and how long the requests that are there may take after that",
     )  # fmt: skip
+    it.setting(
+        "--lease-host", parse=name, metavar="HOST",
+        help="this machine's name among leased hosts: requests are let in only under its lease (fleetctl)",
+    )  # fmt: skip
+    it.setting(
+        "--database", parse=database, default=default_database(), metavar="URL", shown_default="a file of this user's",
+        help="where the leases are: sqlite:///PATH or postgresql://USER@HOST/NAME",
+    )  # fmt: skip
+    it.setting(
+        "--when-leased", default="wait", choices=("wait", "refuse"),
+        help="what becomes of requests while another program has the host alone",
+    )  # fmt: skip
+    it.setting("--lease-ttl-s", default="60", parse=seconds, metavar="S", help="a term of the door's own lease")
+    it.setting("--lease-name", metavar="NAME", help="what this door is called there; default: its machine and --listen")
     keeper.declare(it)
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     it.switch("--no-access-log", help="no line for each request")
@@ -134,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         it.error("--max-body may not be more than --max-client-bodies, nor that more than --max-bodies")
     try:
         keys = Keys(options.api_keys) if options.api_keys is not None else None
+        admin_keys = Keys(options.admin_keys) if options.admin_keys is not None else None
     except BadKeys as error:
         it.error(str(error))
     log = Log("gateway", json=options.log_format == "json")
@@ -149,7 +192,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
     process_setup.give_large_memory_back()
-    settings = Settings(tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log)
+    leased = _lease(options) if options.lease_host is not None else None
+    settings = Settings(
+        tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log,
+        leased, options.pool, admin_keys, options.listen[0],
+    )  # fmt: skip
     listener = _listener(options.listen, "--listen")
     others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []
     uvloop.run(_serve(options, settings, log, listener, others))
@@ -157,6 +204,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run_dirs(it: Parser, options: argparse.Namespace) -> list[Path]:
+    if options.pool is not None:
+        if options.run_dir:
+            it.error("--pool has its models' run directories itself: leave --run-dir out")
+        return []
     named = [directory(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
     run_dirs: list[Path] = options.run_dir or named
     if not run_dirs:
@@ -169,8 +220,23 @@ def _run_dirs(it: Parser, options: argparse.Namespace) -> list[Path]:
 
 
 def _bounds(options: argparse.Namespace) -> Bounds:
-    """Flags and bounds have the same names."""
-    return Bounds(**{name: value for name, value in vars(options).items() if name in Bounds.__dataclass_fields__})
+    """Flags and bounds have the same names. A pool's models have limits of their own for what waits."""
+    bounds = Bounds(**{name: value for name, value in vars(options).items() if name in Bounds.__dataclass_fields__})
+    if options.pool is None:
+        return replace(bounds, turn_s=None)
+    return replace(bounds, queue=sys.maxsize, queue_timeout_s=options.turn_s)
+
+
+def _lease(options: argparse.Namespace) -> "lease.Settings":
+    from gateway.shell.lease import Settings
+
+    host, port = options.listen
+    where = socket.gethostname() if host in ("", "0.0.0.0", "::") else f"{socket.gethostname()} {host}"
+    door = options.lease_name or f"door {where}:{port}"
+    drain_s = 1e9 if options.drain_timeout_s is None else options.drain_timeout_s
+    return Settings(
+        options.lease_host, options.database, door, options.when_leased == "refuse", options.lease_ttl_s, drain_s
+    )
 
 
 def _limits(options: argparse.Namespace) -> "Limits":
@@ -203,7 +269,8 @@ async def _serve(
     ended: asyncio.Queue[str] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.put_nowait, signal.Signals(number).name)
-    loop.add_signal_handler(signal.SIGHUP, _reload, settings.keys, log)
+    reloads = [keys for keys in (settings.keys, settings.admin_keys) if keys is not None]
+    loop.add_signal_handler(signal.SIGHUP, _reload, reloads, log)
     for each in (listener, *others):
         await gateway.http.listen(each)
     gateway.start()
@@ -237,13 +304,12 @@ def _listener(address: tuple[str, int], flag: str) -> socket.socket:
         raise SystemExit(1) from None
 
 
-def _reload(keys: Keys | None, log: Log) -> None:
-    if keys is None:
-        return
-    try:
-        log.info("api_keys", count=keys.reload())
-    except BadKeys as error:
-        log.alarm("api_keys", why=f"{error}; those from before stay")
+def _reload(files: list[Keys], log: Log) -> None:
+    for keys in files:
+        try:
+            log.info("api_keys", count=keys.reload(), file=str(keys.path))
+        except BadKeys as error:
+            log.alarm("api_keys", why=f"{error}; those from before stay")
 
 
 if __name__ == "__main__":

@@ -112,6 +112,11 @@ def parser() -> Parser:
         metavar="S",
         help="a device's server that has not answered for so long, and used no processor, is killed and started again",
     )
+    p.switch(
+        "--ledger",
+        help="the host has a ledger of device memory (vram --run-dir DIR): what weights take is leased there first, as "
+        "gms/DEVICE/KEY",
+    )
     p.switch("--pools-on-gpu", help="GPUs may have pools, too: not before python -m tests.gpu has passed on such a GPU")
     metrics = (
         "serve Prometheus metrics of all devices there (/metrics), and for probes /live, and /startup, which says "
@@ -138,6 +143,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
         window_s=options.window_s,
         memory_wait_s=options.memory_wait_s,
         pools_on_gpu=options.pools_on_gpu,
+        ledger=options.ledger,
         socket_mode=options.socket_mode,
         allow_uids=tuple(sorted(options.allow_uid)),
         pidfds=options.pidfds,

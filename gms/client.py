@@ -12,8 +12,9 @@
     reader.sleep()                                  # unmapped; addresses and descriptors stay
     reader.wake(timeout_s=30)                       # the same addresses; or StaleLayout
 
-The rules are in `client_machine.py`; settings, the socket and the requests in `client_shell.py`; what a program has in
-its hands is in `reader.py` and `writer.py`. One connection per process and device.
+The rules are in `client_machine.py` and `shared_client.py`; the socket and the requests in `client_shell.py` and
+`weights_shell.py`; what a program has in its hands is in `reader.py` and `writer.py`. One connection per process and
+device.
 """
 
 from functools import cached_property
@@ -28,10 +29,9 @@ from gms.memory import Memory as Memory
 from gms.memory import OutOfMemory as OutOfMemory
 from gms.memory.opening import open_memory as open_memory
 from gms.pack import pack as pack
-from gms.pool_client import Pool as Pool
-from gms.pool_client import PoolMapping as PoolMapping
 from gms.rules import messages as m
 from gms.rules import region_key
+from gms.rules.client_events import There
 from gms.rules.errors import Asleep as Asleep
 from gms.rules.errors import GmsError as GmsError
 from gms.rules.errors import Lost as Lost
@@ -45,12 +45,14 @@ from gms.rules.errors import PoolsOff as PoolsOff
 from gms.rules.errors import PoolStale as PoolStale
 from gms.rules.errors import Refused as Refused
 from gms.rules.errors import StaleLayout as StaleLayout
+from gms.rules.messages import WEIGHTS as WEIGHTS
 from gms.rules.messages import Shape
-from gms.rules.pool_client_machine import There
-from gms.shell.client_shell import ClientShell, Granted
-from gms.shell.mapping import Addresses
+from gms.shell.pool import Pool as Pool
+from gms.shell.pool import PoolMapping as PoolMapping
 from gms.shell.reader import Reader as Reader
+from gms.shell.slabs import Addresses
 from gms.shell.tables import header
+from gms.shell.weights_shell import Granted, WeightsShell
 from gms.shell.writer import Writer as Writer
 
 PoolShape = Shape
@@ -58,7 +60,7 @@ PoolThere = There
 table_header = header
 
 
-class GmsClient(ClientShell):
+class GmsClient(WeightsShell):
     @cached_property
     def _pools(self) -> dict[str, Pool]:
         return {}

@@ -59,6 +59,8 @@ def advice(status: Status) -> list[str]:
         todo.append(
             "no engine is ready to take over yet: if it stays so, failover status says what the other one waits for"
         )
+    elif status.resting and status.state == "FREE":
+        todo.append("nothing, if it is to sleep: `lockctl wake` ends the rest")
     elif status.state == "FREE":
         starts = [permit.holder for permit in status.permits.values() if permit.holder]
         if status.waiters:

@@ -7,8 +7,6 @@ guesses nothing. Who holds which life file: `lifefiles.py`.
 """
 
 import contextlib
-import enum
-import json
 import os
 import resource
 import signal
@@ -16,47 +14,31 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, Queue
 
 from evidence.shell.lifefiles import LifeFile, life_files
-from lockserver.cli.guard import NAME as GUARD
-from lockserver.cli.status_text import Tone, size, why_unverified
+from lockserver.cli.status_text import size, why_unverified
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rules import messages as m
 from lockserver.rules import record
-from lockserver.shell.rundir import HOLDER, LIFE, SOCKET, absolute
+from lockserver.shell.rundir import GUARD, HOLDER, LIFE, SOCKET, absolute
 from sidecar.kernel import durable, io_uring, peers, process_state
+from sidecar.kernel.filesystems import NETWORK, filesystem
 from sidecar.kernel.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.terminal.extras import how_to_get
+from sidecar.terminal.findings import Finding, Level, fail, ok, warn
 from sidecar.terminal.names import incarnation_name
-from sidecar.terminal.terminal import say, terminal_paint
 
 DRIVER_S = 5.0
 DESCRIPTORS_FEW, DESCRIPTORS_TOO_FEW = 4096, 256
 SPACE_LITTLE, SPACE_TOO_LITTLE = 16 << 20, 1 << 20
 SHM_SMALL = 64 << 20
 """What a container gets from most runtimes unless it asks for more."""
-NETWORK = ("nfs", "cifs", "smb", "9p", "ceph", "lustre", "gluster", "fuse", "afs", "gpfs", "beegfs")
-
-
-class Level(enum.Enum):
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "FAIL"
-
-
-@dataclass(frozen=True)
-class Finding:
-    check: str
-    level: Level
-    found: str
-    do: str = ""
-    """What to do; empty when there is nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -76,37 +58,6 @@ def examine(run_dir: Path, timeout_s: float) -> list[Finding]:
         error = why
     patient = Patient(run_dir, status, error)
     return [finding for check in CHECKS for finding in check(patient)]
-
-
-def report(findings: Sequence[Finding], run_dir: Path, as_json: bool) -> int:
-    """Prints them. Returns the exit code: 1 if something FAILs."""
-    sick = any(finding.level is Level.FAIL for finding in findings)
-    if as_json:
-        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
-        say(json.dumps({"healthy": not sick, "run_dir": str(run_dir), "checks": checks}))
-        return int(sick)
-    paint = terminal_paint()
-    tones = {Level.OK: Tone.GOOD, Level.WARN: Tone.CARE, Level.FAIL: Tone.BAD}
-    width = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
-        if finding.do:
-            say(f"{'':<{width + 8}}-> {finding.do}")
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
-    return int(sick)
-
-
-def ok(check: str, found: str) -> Finding:
-    return Finding(check, Level.OK, found)
-
-
-def warn(check: str, found: str, do: str) -> Finding:
-    return Finding(check, Level.WARN, found, do)
-
-
-def fail(check: str, found: str, do: str) -> Finding:
-    return Finding(check, Level.FAIL, found, do)
 
 
 # -- the kernel and the machine ------------------------------------------------------------------------------------
@@ -365,20 +316,6 @@ def room(path: Path) -> Finding:
     when = "until then" if not free or no_inode else "with nothing free"
     do = f"make room in {filesystem(path)[1]}; {when} a takeover depends on one spare file"
     return Finding("space", level, found, do)
-
-
-def filesystem(path: Path) -> tuple[str, str]:
-    """The kind of filesystem that this path is on, and where that is mounted."""
-    best = ("unknown", "/")
-    real = os.path.realpath(path)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-        for line in mounts:
-            words = line.split()
-            mounted = words[4].replace("\\040", " ")
-            inside = real == mounted or real.startswith(mounted.rstrip("/") + "/")
-            if inside and len(mounted) >= len(best[1]):  # of two at one place the later one is seen
-                best = (words[words.index("-") + 1], mounted)
-    return best
 
 
 def _locks(path: Path) -> Finding:

@@ -19,7 +19,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Never
 
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import SOCKET
@@ -28,6 +27,7 @@ from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, Obser
 
 __all__ = [
     "TIMEOUT_S",
+    "AskStatus",
     "Busy",
     "Incompatible",
     "NoServer",
@@ -35,14 +35,37 @@ __all__ = [
     "ObserverError",
     "Refused",
     "ServerSilent",
+    "Sleep",
     "Status",
+    "Step",
+    "Wake",
+    "Watch",
     "watch_for_good",
     "watch_forever",
+    "whom",
 ]
 
 REFUSED_RETRY_S = 1.0
 
 Status = m.Status
+AskStatus, Watch, Sleep, Wake, Step = m.AskStatus, m.Watch, m.Sleep, m.Wake, m.SwitchoverStep
+"""What a program says that watches and asks in a loop of its own, and what it hears."""
+
+
+def whom(run_dir: Path | str) -> Whom:
+    """The lock server of this directory, for whatever watches it in a loop of its own (`sidecar/wire/upstream.py`)."""
+    run_dir = Path(run_dir)
+    return Whom(
+        name="lock server",
+        at=str(run_dir),
+        run_dir=run_dir,
+        socket=run_dir / SOCKET,
+        start=f"lockserver --run-dir {run_dir}",
+        decoder=m.from_server,
+        hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
+        last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
+        without_it="the holder serves on without it",
+    )
 
 
 class Observer(looking.Observer):
@@ -50,18 +73,7 @@ class Observer(looking.Observer):
 
     def __init__(self, run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> None:
         self.run_dir = Path(run_dir)
-        whom = Whom(
-            name="lock server",
-            at=str(self.run_dir),
-            run_dir=self.run_dir,
-            socket=self.run_dir / SOCKET,
-            start=f"lockserver --run-dir {self.run_dir}",
-            decoder=m.from_server,
-            hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
-            last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
-            without_it="the holder serves on without it",
-        )
-        super().__init__(whom, timeout_s)
+        super().__init__(whom(run_dir), timeout_s)
 
     def watch(self) -> Iterator[m.Status]:
         """The state now, and after every change, until the server goes (NoServer)."""
@@ -94,17 +106,19 @@ def watch_forever(
 
 
 def watch_for_good(
-    run_dir: Path | str, tell: Callable[[m.Status | None], None], alarm: Callable[[str], None], *, asks: bool = False
-) -> Never:
-    """For a thread of a program that has to see the lock for as long as it lives. `tell` is told every change, and
-    None while the lock can't be seen: there is no server, or it refuses. A refusal may pass (a mode that a person is
-    changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever `tell` raises.
+    run_dir: Path | str, tell: Callable[[m.Status | None], object], alarm: Callable[[str], None], *, asks: bool = False
+) -> None:
+    """For a thread of a program that has to see the lock for as long as it lives, or until `tell` returns False. `tell`
+    is told every change, and None while the lock can't be seen: there is no server, or it refuses. A refusal may pass
+    (a mode that a person is changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever
+    `tell` raises.
     """
     said = ""
     while True:
         try:
             for status in watch_forever(run_dir, asks=asks):
-                tell(status)
+                if tell(status) is False:
+                    return
                 said = "" if status is not None else said
         except Exception as error:
             why = str(error) if isinstance(error, ObserverError) else f"{type(error).__name__}: {error}"
@@ -112,5 +126,6 @@ def watch_for_good(
                 alarm(why)
             said = why
         with contextlib.suppress(Exception):  # whatever it is was told above
-            tell(None)
+            if tell(None) is False:
+                return
         time.sleep(REFUSED_RETRY_S)

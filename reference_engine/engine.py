@@ -22,7 +22,7 @@ from reference_engine.kv import block_bytes
 from reference_engine.kv_kept import NOTHING, Kept, metrics
 from reference_engine.kv_prefix import Blocks
 from reference_engine.model import Model
-from reference_engine.places import BLOCK
+from reference_engine.places import BLOCK, Span
 from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
@@ -34,6 +34,8 @@ from sidecar.wire.sockets import ServerSocket
 
 T = TypeVar("T")
 _UNSENT_POLL_S = 0.005
+KNOWN_PROMPT = tuple(range(1, BLOCK + 2))
+KNOWN_TOKENS = 3
 LEAVE_S = 2.0
 """A worker that has to give its cache back in order may take so long: a successor waits for the end of this process."""
 
@@ -51,9 +53,12 @@ class ReferenceEngine:
         self._home = None
         if setting is not None and self.options.devices and not self.options.standalone:
             keeps = setting.kv != "drop"  # its devices are all in host memory
-            self._home = Home(str(setting.run_dir), setting.engine_id, setting.role == "primary", keeps)
+            writes = setting.role == "primary"
+            snapshot = str(setting.snapshot or "")
+            self._home = Home(str(setting.gms_dir), setting.name, writes, setting.model, keeps, snapshot)
         self._log = Log("reference")
         self._crew: Crew | None = None
+        self._model: Model | None = None
         self._service: Service | None = None
         self._server: HttpServer | None = None
         self._socket: ServerSocket | None = None
@@ -72,8 +77,8 @@ class ReferenceEngine:
         """A primary has no device until GMS is there, and a shadow nothing to read until a primary has written."""
         home, options = self._home, self.options
         if home is not None:
-            wait = await_gms if home.writes else await_weights
-            wait(Path(home.run_dir), home.engine_id, options.devices, options.weights_timeout_s)
+            where = (Path(home.run_dir), home.engine_id, options.devices, options.weights_timeout_s)
+            await_gms(*where) if home.writes else await_weights(*where, home.model)
 
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape
@@ -81,7 +86,8 @@ class ReferenceEngine:
         crew.start()
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
         scheduler = self._scheduler = Scheduler(self._blocks, max_batch=chosen.max_batch, period_s=period_s)
-        service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
+        model = self._model = Model(shape, crew.main.weights, crew)
+        service = self._service = Service(model, scheduler, self._log)
         app = App(service, chosen.model, shape.max_len, self._log)
         app.more_metrics = lambda: metrics(self._blocks, self.adopted, self.adoption, chosen.model)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
@@ -89,7 +95,22 @@ class ReferenceEngine:
         time.sleep(chosen.init_delay_s)
 
     def sleep(self) -> None:
+        """In place: the loop and the application stay, and so do the connections' limits; no client does."""
+        if self._socket is not None:
+            _started(self._service).call(self._break_off)
+            self._socket.close()
+            self._socket = None
+        self._forget_kept()
+        self._blocks.clear()
+        self.adoption, self.adopted = NOTHING, 0
         _started(self._crew).sleep()
+
+    def _break_off(self) -> None:
+        service, server = _started(self._service), _started(self._server)
+        service.close("the engine is asleep")
+        service.break_off("the engine goes to sleep")
+        server.stop_accepting()
+        server.break_off()
 
     def needs(self) -> dict[str, int]:
         return {} if self._crew is None else self._crew.needs()
@@ -109,6 +130,21 @@ class ReferenceEngine:
             if self._setting is not None:
                 self._setting.phase(name, seconds)
         time.sleep(self.options.wake_delay_s)
+
+    def known(self) -> Sequence[int]:
+        """Computed as any answer is, but for the queue: no request is there."""
+        model, blocks = _started(self._model), self._blocks
+        tokens = list(KNOWN_PROMPT[: max(1, self.options.shape.max_len - KNOWN_TOKENS)])
+        taken = blocks.take(len(tokens) + KNOWN_TOKENS).blocks
+        done = 0
+        found: list[int] = []
+        while len(found) < KNOWN_TOKENS:
+            (logits,) = model.forward([(tokens, Span(done, len(tokens), taken))])
+            done += len(tokens)
+            tokens = [int(logits.argmax())]
+            found += tokens
+        blocks.give(taken)
+        return found
 
     def _adopt(self, claimed: Sequence[Claimed | None]) -> None:
         """What the predecessor's blocks hold, if every rank has its part of it."""
@@ -197,9 +233,15 @@ class ReferenceEngine:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._forget_kept()
+
+    def _forget_kept(self) -> None:
+        """Nothing more is published."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
+            self._blocks.hand_out = lambda block: None
+            _started(self._scheduler).publish = lambda block, key, tokens: None
 
 
 def _started(thing: T | None) -> T:

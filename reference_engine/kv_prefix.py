@@ -65,12 +65,21 @@ class Blocks:
         self.counts = Counts()
         self.hand_out = hand_out
         """Is told of a block before a request may write to it."""
-        self._blank = list(range(count - 1, -1, -1))
+        self._blank: list[int] = []
         self._idle: OrderedDict[int, Key] = OrderedDict()
         """Blocks with a key that no request has, oldest first."""
         self._users: Counter[int] = Counter()
         self._keys: dict[int, Key] = {}
         self._found: dict[Key, int] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """What the blocks held is gone. No request has any."""
+        self._blank = list(range(self.count - 1, -1, -1))
+        self._idle.clear()
+        self._users.clear()
+        self._keys.clear()
+        self._found.clear()
 
     @property
     def free(self) -> int:

@@ -25,11 +25,16 @@ class Home(msgspec.Struct, frozen=True):
     """Where an engine that is one of a pair has its weights from."""
 
     run_dir: str
+    """That of GMS."""
     engine_id: str
     writes: bool
     """If no engine has written them."""
+    model: str = ""
+    """Which of the host's; empty where there is one."""
     keeps: bool = False
     """Its KV cache outlives it."""
+    snapshot: str = ""
+    """Where they are on disk, if they are."""
 
 
 class Rank:
@@ -55,6 +60,8 @@ class Rank:
                 shape,
                 memory=memory,
                 writes=home.writes,
+                model=home.model,
+                snapshot=Path(home.snapshot) if home.snapshot else None,
                 timeout_s=options.weights_timeout_s,
             )
             pages = self._device_pages = DevicePages(memory, size)

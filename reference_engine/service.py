@@ -128,6 +128,14 @@ class Service:
         self._idle.clear()
         self._plan()
 
+    def break_off(self, why: str) -> None:
+        """No request is answered any further."""
+        for job in self._scheduler.jobs:
+            self._scheduler.end(job)
+            if isinstance(job, Work):
+                job.broke(why)
+        self._plan()
+
     def forget(self, work: Work) -> None:
         """Its client wants it no more."""
         self._scheduler.end(work)
@@ -215,12 +223,8 @@ class Service:
         self.broken = why
         self._log.alarm("engine_broken", why=why)
         self._scheduler.close("the engine is broken")
-        for job in self._scheduler.jobs:
-            self._scheduler.end(job)
-            if isinstance(job, Work):
-                job.broke(why)
+        self.break_off(why)
         self.on_broken()
-        self._plan()
 
     def _run(self) -> None:
         try:

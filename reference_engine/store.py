@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from engine_shim.engine import NEW_MODEL, CannotRun
-from gms.client import GmsClient, Reader, Writer
+from gms.client import WEIGHTS, GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
 from gms.pack import pack
+from gms.snapshot import from_snapshot
 from reference_engine.model import Floats, Shape
 from reference_engine.weights import fill
 
@@ -75,12 +76,18 @@ class GmsStore(Store):
         memory: Memory,
         writes: bool,
         timeout_s: float,
+        model: str = "",
+        snapshot: Path | None = None,
     ) -> None:
         self._latest = ""
         """The hash of the layout that there is now."""
-        self.client = GmsClient(run_dir, device, engine_id, memory=memory, on_change=self._changed)
+        self.client = GmsClient(
+            run_dir, device, engine_id, region=model or WEIGHTS, memory=memory, on_change=self._changed
+        )
         try:
             granted = self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)
+            said = {_KEY: described(shape)}
+            granted = from_snapshot(self.client, granted, snapshot, said, timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
             self._latest = self._reader.hash  # a writer isn't told of its own commit
             self.arrays = _bound(self._reader, shape)

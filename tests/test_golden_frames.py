@@ -19,6 +19,9 @@ from msgspec import inspect
 import engine_shim.rules.messages
 import gms.rules.messages
 import lockserver.rules.messages
+import pool.launching
+import pool.rules.messages
+import vram.rules.messages
 
 GOLDEN = Path(__file__).parent / "golden"
 SPOKEN: dict[str, tuple[int, list[Any]]] = {
@@ -31,8 +34,11 @@ SPOKEN: dict[str, tuple[int, list[Any]]] = {
         engine_shim.rules.messages.PROTOCOL,
         [engine_shim.rules.messages.ToShim, engine_shim.rules.messages.FromShim],
     ),
+    "launcher": (pool.launching.PROTOCOL, [pool.launching.FromPool, pool.launching.FromLauncher]),
+    "pool": (pool.rules.messages.PROTOCOL, [pool.rules.messages.FromAny, pool.rules.messages.FromPool]),
+    "vram": (vram.rules.messages.PROTOCOL, [vram.rules.messages.ClientMessage, vram.rules.messages.ServerMessage]),
 }
-TEXTS = ("engine-a", "active", "0123456789abcdef", "engine-a.0123456789abcdef", "ab" * 32)
+TEXTS = ("engine-a", "active", "0123456789abcdef", "engine-a.0123456789abcdef", "ab" * 32, "/health", "https://a")
 _numbers = itertools.count(1)
 
 
@@ -110,6 +116,8 @@ def sample(shown: Any) -> Any:
             return sample(next(each for each in types if not isinstance(each, inspect.NoneType)))
         case inspect.EnumType(cls=cls):
             return list(cls)[-1]
+        case inspect.Metadata(type=described):
+            return sample(described)
         case inspect.AnyType():
             return "anything"
     raise TypeError(f"give an example of {shown} here")

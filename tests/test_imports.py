@@ -16,10 +16,22 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 GROUND_FLOOR = "sidecar"
-UPPER_FLOORS = {"evidence", "gateway", "engine_shim", "gms", "lockserver", "reference_engine"}
+UPPER_FLOORS = {
+    "dual_pods",
+    "evidence",
+    "fleet",
+    "gateway",
+    "engine_shim",
+    "gms",
+    "lockserver",
+    "pool",
+    "reference_engine",
+    "vram",
+}
 # Beside the modules at the top of a package: its folders that others may import from.
 PUBLIC = {
     "evidence",  # which processes are gone: a part of the machine of whichever server decides by it
+    "fleet",  # beside the house: the door is a client like any other, and nothing else stands on it
     "gms.memory",  # an engine's KV cache is memory of its own
     "engine_shim.kv",  # what is true in the memory of a KV cache that outlives it
 }
@@ -27,11 +39,15 @@ OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Whose public clients a package may import. The ground floor is for everybody.
 MAY_USE: dict[str, set[str]] = {
     GROUND_FLOOR: set(),
+    "dual_pods": {"pool"},
     "evidence": set(),
     "lockserver": {"evidence"},
-    "gms": set(),
-    "gateway": {"lockserver"},
-    "engine_shim": {"lockserver", "gms"},
+    "gms": {"vram"},
+    "fleet": set(),
+    "pool": {"lockserver", "vram"},
+    "vram": {"evidence"},
+    "gateway": {"fleet", "lockserver", "pool"},
+    "engine_shim": {"lockserver", "gms", "pool", "vram"},
     "reference_engine": {"engine_shim", "gms"},
 }
 # Beside the house. They may import any module of these packages, and no part of the house imports them.
@@ -39,18 +55,22 @@ OUTBUILDINGS: dict[str, set[str]] = {
     "k8s": {GROUND_FLOOR, "engine_shim"},
     "tools": {GROUND_FLOOR, "gms", "k8s", "lockserver"},
     "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim", "evidence", "tests"},
-    "bench": {GROUND_FLOOR, "lockserver", "gms", "tools", "tests"},
+    "bench": {GROUND_FLOOR, "fleet", "lockserver", "gms", "tools", "tests"},
     "tests": {*OURS, "k8s", "tools", "bench", "demo"},
 }
 PACKAGES = OURS | set(OUTBUILDINGS)
 
 # Pure, and of use to other packages, so beside the rooms.
-PURE_AT_THE_TOP = {"engine_shim.kv", "gms.layout", "gms.pack", "lockserver.advice"}
+PURE_AT_THE_TOP = {"engine_shim.kv", "gms.layout", "gms.pack", "lockserver.advice", "pool.entries", "vram.estimates"}
 # Pure, and no rule lives there: what is said, what things are called, what a turn has in common.
 WITHOUT_RULES = {
+    "dual_pods.rules.events",
+    "dual_pods.rules.facts",
+    "dual_pods.rules.names",
     "evidence.rules.events",
     "evidence.rules.messages",
     "evidence.rules.record",
+    "fleet.rules.statements",
     "gms.pack",
     "gms.rules.context",
     "gms.rules.errors",
@@ -61,6 +81,13 @@ WITHOUT_RULES = {
     "lockserver.rules.events",
     "lockserver.rules.messages",
     "lockserver.rules.plan",
+    "sidecar.machine.plan",
+    "pool.entries",
+    "pool.rules.messages",
+    "vram.rules.client_events",
+    "vram.rules.events",
+    "vram.rules.messages",
+    "vram.rules.status",
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
 IMPURE = {
@@ -95,6 +122,7 @@ PURE_GROUND = {
     FRAMES,
     "sidecar.machine.context",
     "sidecar.machine.disk_writes",
+    "sidecar.machine.plan",
     "sidecar.terminal.exit_codes",
     "sidecar.terminal.formatting",
     "sidecar.terminal.names",
@@ -103,13 +131,17 @@ PURE_GROUND = {
     "sidecar.terminal.table",
     "sidecar.wire.versions",
 }
-CORE = {"sidecar", "evidence", "lockserver"}
+CORE = {"sidecar", "evidence", "lockserver", "vram"}
 RULES = "rules"
 ROOMS = {RULES, "shell", "cli"}
 FLOORS = {"kernel", "wire", "machine", "http", "terminal"}
 """The ground floor's own rooms."""
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
-NOT_FOR_THE_CORE: dict[str, set[str]] = {"sidecar.http.http_requests": {"httptools"}, "sidecar.http.http_server": set()}
+NOT_FOR_THE_CORE: dict[str, set[str]] = {
+    "sidecar.http.http_client": {"httptools"},
+    "sidecar.http.http_requests": {"httptools"},
+    "sidecar.http.http_server": set(),
+}
 """On the ground floor because every package stands on it. No program of the core loads it with its start:
 `http_port.py` does so when the first client comes."""
 
@@ -403,7 +435,7 @@ def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> N
         ),
         ("import sidecar.wire.frames", {"sidecar.wire.frames"}),
         ("from ..shell import server", {"lockserver.shell.server"}),
-        ("from lockserver.shell.memory import Reader", {"lockserver.shell.memory"}),
+        ("from lockserver.shell.rundir import LIFE", {"lockserver.shell.rundir"}),
         ("f = open('x')", {"open()"}),
         (
             "import math\nfrom sidecar.wire.frames import Message\nfrom lockserver.rules.messages import Hello",

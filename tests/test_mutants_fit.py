@@ -59,6 +59,7 @@ def test_by_hand_is_only_what_no_program_finds() -> None:
     assert len(everyone()) <= MOST_BY_HAND
 
 
+@pytest.mark.slow
 def test_each_run_of_ci_has_a_tenth_of_them_and_ten_runs_have_all() -> None:
     by_hand, by_program = list(everyone()), [mutant.name for mutant in all_made()]
     names = by_hand + by_program

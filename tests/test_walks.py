@@ -7,7 +7,8 @@ import pytest
 from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs" / "inside" / "architecture.md").read_text(encoding="utf-8")
-STEPS = re.findall(r"^\| \d+ \| [^|]+ \| ([^|]+) \|$", PAGE, re.M)
+STEP = r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$"
+STEPS = [where for _, where in re.findall(STEP, PAGE, re.M)]
 
 
 def missing(step: str) -> list[str]:
@@ -32,3 +33,19 @@ def test_what_is_not_there_is_seen() -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_names_what_is_there(step: str) -> None:
     assert missing(step) == []
+
+
+@pytest.mark.parametrize(
+    ("title", "last_step", "most"),
+    [
+        ("One kill", 10, 20),  # until the other engine is awake
+        ("A crash of GMS", 99, 14),
+        ("A broken stream", 99, 14),
+    ],
+)
+def test_a_walk_is_short(title: str, last_step: int, most: int) -> None:
+    """Each file that a reader has to open for it is one more that has to be found."""
+    walk = PAGE.partition(f"\n## {title}, followed through the files\n")[2].partition("\n## ")[0]
+    steps = [where for number, where in re.findall(STEP, walk, re.M) if int(number) <= last_step]
+    files = {word for step in steps for word in re.findall(r"`([\w/]+\.py)`", step)}
+    assert steps and len(files) <= most, sorted(files)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from gms import client as gms
-from gms.shell.client_shell import ClientShell
+from gms.shell.weights_shell import WeightsShell
 from lockserver import client as lock
 from lockserver.observer import Observer, watch_forever
 
@@ -39,7 +39,7 @@ _LOCK = (
     ),
 )
 _GMS = (
-    (gms.GmsClient, ClientShell.__init__),
+    (gms.GmsClient, WeightsShell.__init__),
     (
         gms.GmsClient.write,
         gms.GmsClient.replace,

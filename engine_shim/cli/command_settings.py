@@ -7,7 +7,7 @@ from typing import Any
 from engine_shim.engine import Listen
 from engine_shim.rules.events import Config
 from engine_shim.shell import known_engines
-from sidecar.terminal.settings import BadValue, Parser, directory, host_port, name, seconds
+from sidecar.terminal.settings import BadValue, Parser, directory, host_port, name, seconds, size_bytes
 
 
 def listen(text: str) -> Listen:
@@ -26,12 +26,24 @@ def listen(text: str) -> Listen:
     return Listen(host=host, port=port)
 
 
+def needs(text: str) -> dict[str, int]:
+    """Parses the value of --needs."""
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        device, equals, bytes = part.rpartition("=")
+        if not equals or not device:
+            raise BadValue(f"{part!r} is no amount of memory; allowed: DEVICE=BYTES such as host:0=4GiB")
+        found[device] = size_bytes(bytes)
+    return found
+
+
 def engine(parser: Parser, **more: Any) -> None:
     parser.setting(
         "--engine",
         parse=known_engines.kind,
         metavar="ENGINE",
-        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
+        help="vllm, reference (a small model whose text means nothing), command (any program with an OpenAI endpoint), "
+        "or MODULE:FACTORY for one of your own",
         **more,
     )
 
@@ -63,7 +75,38 @@ def one_engine(parser: Parser) -> None:
         shown_default="unix:DIR/engine/ID.TOKEN.sock",
         help="where the engine serves once it is awake",
     )
+    parser.setting(
+        "--host-dir",
+        parse=directory,
+        metavar="DIR",
+        shown_default="the run directory",
+        help="one of many models: where GMS is, of which the host has one",
+    )
+    parser.setting(
+        "--health",
+        default="/health",
+        metavar="PATH",
+        help="of a command: the path that answers with 200 once it serves",
+    )
+    parser.setting(
+        "--needs",
+        default="",
+        parse=needs,
+        metavar="DEVICE=BYTES,...",
+        help="of a command: the device memory that it takes, which is leased before it starts",
+    )
     kv(parser)
+    snapshot(parser)
+
+
+def snapshot(parser: Parser) -> None:
+    parser.setting(
+        "--snapshot",
+        parse=directory,
+        metavar="DIR",
+        help="the weights on disk: they are read from there, which is quicker than loading them; where there are none "
+        "yet, they are saved once they are loaded",
+    )
 
 
 def kv(parser: Parser) -> None:
@@ -78,11 +121,12 @@ def kv(parser: Parser) -> None:
 
 
 _TIMES = {
-    "waking_timeout_s": "how long a wake may take",
+    "waking_timeout_s": "how long a wake may take, or a sleep in place",
     "init_timeout_s": "how long Init may take",
     "stall_s": "how long an engine may be silent, or have work queued, finish no step and use no processor",
     "busy_stall_s": "how long it may have work queued and finish no step though it uses processors",
     "drain_s": "how long an engine that is told to end may finish what it has",
+    "room_timeout_s": "how long a wake may wait for device memory that other models have",
 }
 """Fields of `Config`, which has the defaults."""
 

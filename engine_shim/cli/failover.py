@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import vllm_engine
-from engine_shim.cli import command_settings, k8s_files, pair_commands, pair_status, part_environment, top
+from engine_shim.cli import command_settings, k8s_files, models, pair_commands, pair_status, part_environment, top
+from engine_shim.cli.door_address import choose_address as choose_address
+from engine_shim.cli.door_address import free_address as free_address
+from engine_shim.cli.door_address import parts_are_these
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.up import CannotStart, Up
 from engine_shim.rules.events import Restart
 from engine_shim.shell import known_engines
 from gms.memory import host_device
-from sidecar.kernel import exclusive_names, port_owner, process_setup
+from sidecar.kernel import process_setup
 from sidecar.terminal import completion
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
@@ -50,6 +53,7 @@ examples:
   failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
+  failover models up models.yaml                              many models behind one address: failover models --help
   failover top                                                the same as the door sees it, live
   failover doctor                                             what is wrong with the machine or the pair, and what to do
   failover kill active                                        SIGKILL, and what follows
@@ -128,7 +132,6 @@ examples:
   failover completion fish > ~/.config/fish/conf.d/gpu-failover.fish
 """
 CHOOSE = "choose"
-_ADDRESS = "HOST:PORT, or --listen none"
 RUN_DIR = "where everything of this pair is"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
@@ -156,7 +159,9 @@ def _capacity(text: str) -> str:
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
     p.run_dir(RUN_DIR)
-    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|doctor|down|kill|top|k8s|completion")
+    commands = p.add_subparsers(
+        dest="command", required=True, metavar="up|models|status|doctor|down|kill|top|k8s|completion"
+    )
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
@@ -187,9 +192,11 @@ def parser() -> Parser:
         help="where clients come, whichever serves (docs/inside/door.md); none: the engines' own sockets only",
     )
     command_settings.kv(up)
+    command_settings.snapshot(up)
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
+    models.declare(command, GPUS)
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
                      "they reach none, or no door answers; 2: they reach one, and another part of the pair doesn't "
                      "answer; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
@@ -246,34 +253,6 @@ def _door(text: str) -> object:
     return text if text == CHOOSE else None if text == "none" else host_port(text)
 
 
-def free_address(host: str, *ports: int) -> tuple[str, int]:
-    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs; until
-    it has it, and after that, no other `failover up` takes it, because this process has the name. Raises CannotStart.
-    """
-    for port in ports:
-        try:
-            with tcp.listen(host, port) as sock:
-                free = int(sock.getsockname()[1])
-                name = exclusive_names.take(f"door {host} {free}")
-                if name is not None:
-                    name.detach()
-                    return host, free
-            why = f"another failover up is about to listen there; give another {_ADDRESS}"
-        except tcp.CannotListen as error:
-            why = port_owner.way_out(error, _ADDRESS)
-    raise CannotStart(f"--listen {tcp.named(host, ports[-1])}: {why}")
-
-
-def choose_address(port: int = 8000) -> tuple[tuple[str, int], str]:
-    """Where the door listens if no address was given; and what a person should know of it first, who expects it at this
-    port. Raises CannotStart.
-    """
-    at = free_address("127.0.0.1", port, 0)
-    by = port_owner.owner(port)
-    what = f"port {port} is taken{by and f' by {by}'}: clients come to port {at[1]}; --listen HOST:PORT chooses another"
-    return at, "" if at[1] == port else what
-
-
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
     if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
@@ -313,6 +292,8 @@ def _main(argv: list[str] | None) -> int:
             from engine_shim.cli import pair_doctor
 
             return pair_doctor.show(run_dir, options.json, door)
+        if options.command == "models":
+            return int(options.run(options))
         if options.command == "top":
             return top.show(run_dir, tcp.url(*options.door) if options.door else "", options.once)
         if options.command == "k8s":
@@ -397,19 +378,9 @@ def _refused(options: Any, run_dir: Path) -> bool:
     return asked.returncode == EX_USAGE
 
 
-def _parts_are_these() -> None:
-    """What is started with `python -m` finds its modules in the working directory first: a directory gms there, or
-    another checkout. Only where this program itself is of the working directory is that right.
-    """
-    with contextlib.suppress(OSError):
-        if os.path.samefile(Path(__file__).parents[2], "."):
-            return
-    os.environ["PYTHONSAFEPATH"] = "1"
-
-
 def _up(options: Any, run_dir: Path) -> int:
     process_setup.raise_descriptor_limit()
-    _parts_are_these()
+    parts_are_these()
     if _refused(options, run_dir):
         return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
@@ -422,6 +393,7 @@ def _up(options: Any, run_dir: Path) -> int:
         listen = free_address(*listen)
     door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
     shim += ["--kv", options.kv] if options.kv else []
+    shim += ["--snapshot", str(options.snapshot.absolute())] if options.snapshot is not None else []
     wanted = Options(
         run_dir,
         options.engine,

@@ -86,6 +86,7 @@ def kill(run_dir: Path, whom: str, anyway: bool) -> None:
     """SIGKILL to the main process of the engine that serves, if it is the one that is meant: `active` is whichever
     serves. Prints what follows. Raises PairError.
     """
+    pair_look.not_many(run_dir, pair_look.UpFacts.read(run_dir))
     try:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, whom, anyway)

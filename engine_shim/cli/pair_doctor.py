@@ -9,7 +9,8 @@ from pathlib import Path
 
 from engine_shim.cli import pair_look
 from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
-from lockserver.doctor import Finding, examine, fail, ok, report, warn
+from lockserver.doctor import examine
+from sidecar.terminal.findings import Finding, fail, ok, report, warn
 
 LOG = "its log says why (kubectl logs, or the output of failover up)"
 SILENT = f"kill -CONT if it is stopped; else {LOG}"
@@ -18,7 +19,7 @@ SILENT = f"kill -CONT if it is stopped; else {LOG}"
 def show(run_dir: Path, as_json: bool, door: str | None) -> int:
     """Prints what was found. Returns the exit code."""
     findings = [*examine(run_dir, pair_look.TIMEOUT_S), *of_the_parts(pair_look.look(run_dir, door))]
-    return report(findings, run_dir, as_json)
+    return report(findings, as_json, run_dir=str(run_dir))
 
 
 def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:

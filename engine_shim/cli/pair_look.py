@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from engine_shim.cli.door_answer import NoDoor, ask
-from engine_shim.cli.pair_process import up_pid
+from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
 from lockserver import observer as lockserver
@@ -41,6 +41,8 @@ class UpFacts:
     """No engine has served yet."""
     given_up: dict[str, str] = field(default_factory=dict)
     """The engines that it has given up, and why, in a sentence."""
+    models: bool = False
+    """It has many models, each with a run directory of its own."""
 
     def write(self, run_dir: Path) -> None:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
@@ -92,6 +94,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
     directory can't be looked at.
     """
     facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
+    not_many(run_dir, facts)
     told = door is not None or pid is not None
     url = door if door is not None else facts.door or ("" if told else DOOR)
     starts = who_starts_it(facts, pid)
@@ -119,6 +122,14 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         last_served,
         _no_room(run_dir),
     )
+
+
+def not_many(run_dir: Path, facts: UpFacts) -> None:
+    """Raises PairError where there is no pair but many models."""
+    if facts.models:
+        raise PairError(
+            f"{run_dir} has many models: failover models shows them, and --run-dir {run_dir}/lock/NAME is one's"
+        )
 
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:

@@ -8,6 +8,7 @@
 What this file may not do: know anything about the lock, GMS or an engine that isn't in their command lines.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,15 +81,16 @@ def children(options: Options) -> list[Child]:
     return found
 
 
-def welcome(address: str) -> list[str]:
+def welcome(address: str, model: str = "") -> list[str]:
     """The door's address in a box, a command to paste, and the page to look at."""
     shown = f" OpenAI-compatible: {address}/v1 "
     edge = f"+{'-' * len(shown)}+"
     ask = f"curl {address}/v1/completions -H 'content-type: application/json'"
+    body = json.dumps({**({"model": model} if model else {}), "prompt": "Hello", "max_tokens": 32})
     return [
         edge,
         f"|{shown}|",
         edge,
-        f"{ask} -d '" + '{"prompt": "Hello", "max_tokens": 32}' + "'",
+        f"{ask} -d '{body}'",
         f"what happens: {address}/failover/",
     ]

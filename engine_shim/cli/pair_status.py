@@ -17,7 +17,7 @@ from sidecar.terminal import table
 from sidecar.terminal.formatting import ago
 from sidecar.terminal.terminal import say
 
-REACHED, NOBODY_REACHED, NOT_ALL_SEEN, NOTHING_RUNS = 0, 1, 2, 3
+REACHED, NONE_REACHED, NOT_ALL_SEEN, NOTHING_RUNS = 0, 1, 2, 3
 NO_LOCK = "no lock server answers, and without one no engine takes over"
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
@@ -38,7 +38,7 @@ def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
         say(f"nothing runs in {run_dir}; failover up starts a pair")
     if not running:
         return NOTHING_RUNS
-    return NOBODY_REACHED if not reached(seen) else NOT_ALL_SEEN if silent_parts(seen) else REACHED
+    return NONE_REACHED if not reached(seen) else NOT_ALL_SEEN if silent_parts(seen) else REACHED
 
 
 def silent_parts(seen: Seen) -> list[str]:
@@ -76,6 +76,8 @@ def redundancy(
     holder = serving(lock, engines)
     if lock is None:
         return False, f"none: {NO_LOCK}{but}"
+    if holder is None and lock.get("resting"):
+        return False, f"none: it is asleep, and a request, or failover models wake, wakes it{but}"
     if holder is None:
         return False, f"none: no engine serves, the lock is {lock['state']}{but}"
     if lock["state"] != "HELD":
@@ -134,7 +136,9 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         awaited = (lock["fencing"] or {"waiting_for": []})["waiting_for"]
         rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
-        if serving(lock, seen.engines) is None and not starting:
+        if lock.get("resting"):
+            rows.append(("at rest", lock["resting_why"]))
+        elif serving(lock, seen.engines) is None and not starting:
             rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", _weights(one) if one["answers"] else f"no answer: {one['why']}"))

@@ -4,8 +4,9 @@ Every setting of a program may come from the environment, and several programs h
 another thing in each: two would want the same port. So what a person sets for `failover up` reaches its parts thus:
 
     FAILOVER_LISTEN, METRICS, RESTART, STALL_S    no part; where `up` has such a setting itself, it is that setting
-    FAILOVER_LOCK_X, FAILOVER_GMS_X,              FAILOVER_X in that part alone, whatever X is
-    FAILOVER_DOOR_X, FAILOVER_ENGINES_X
+    FAILOVER_LOCK_X, FAILOVER_GMS_X,              FAILOVER_X in that part alone, whatever X is; the ledger and the pool
+    FAILOVER_DOOR_X, FAILOVER_ENGINES_X,          are parts of failover models up
+    FAILOVER_LEDGER_X, FAILOVER_POOL_X
     anything else                                 every part
 
 What a part gets on its command line goes before its environment. Pure.
@@ -14,7 +15,8 @@ What a part gets on its command line goes before its environment. Pure.
 from collections.abc import Mapping
 
 PREFIX = "FAILOVER_"
-LOCK, GMS, DOOR, ENGINES = PARTS = ("LOCK", "GMS", "DOOR", "ENGINES")
+LOCK, GMS, DOOR, ENGINES, LEDGER, POOL = PARTS = ("LOCK", "GMS", "DOOR", "ENGINES", "LEDGER", "POOL")
+PAIR = (LOCK, GMS, DOOR, ENGINES)
 ONE_EACH = ("LISTEN", "METRICS", "RESTART", "STALL_S")
 """Settings that mean another thing in each program, or that only one of them can have."""
 OWN = ("LISTEN", "STALL_S")
@@ -37,7 +39,7 @@ def unused(environment: Mapping[str, str]) -> list[str]:
     names = [f"{PREFIX}{word}" for word in ONE_EACH if word not in OWN]
     return [
         f"{name} is passed on to no part: it would be another thing in each; "
-        + ", ".join(name.replace(PREFIX, f"{PREFIX}{part}_") for part in PARTS if part != ENGINES)
+        + ", ".join(name.replace(PREFIX, f"{PREFIX}{part}_") for part in PAIR if part != ENGINES)
         + " are for one part each"
         for name in names
         if environment.get(name)

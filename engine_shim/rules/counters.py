@@ -7,7 +7,7 @@ from collections import Counter
 
 from engine_shim.rules.events import State
 
-PHASES = ("permit", "init", "sleep", "fence_wait", "wake", "remap", "kv", "serve")
+PHASES = ("permit", "init", "sleep", "fence_wait", "wake", "remap", "kv", "known", "serve")
 """The parts that are always shown; an engine may report others."""
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 MOST_PHASES = 32

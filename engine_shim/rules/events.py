@@ -24,6 +24,7 @@ class State(Enum):
     WAKING = "Waking"
     ACTIVE = "Active"
     DRAINING = "Draining"
+    SLEEPING = "Sleeping"
     DEAD = "Dead"
 
 
@@ -41,6 +42,7 @@ class Config(msgspec.Struct, frozen=True):
     stall_s: float = 60.0
     busy_stall_s: float = 300.0
     drain_s: float = 20.0
+    room_timeout_s: float = 120.0
 
     @property
     def beat_s(self) -> float:

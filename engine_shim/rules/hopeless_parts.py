@@ -3,7 +3,7 @@
 
     before an engine has served     everything ends with its exit code: a person has made a mistake, and is there
     lock                            everything ends
-    gms, door                       tried again, after longer and longer pauses, with an alarm
+    gms, door, ledger, pool         tried again, after longer and longer pauses, with an alarm
     an engine                       is given up, with an alarm; SIGUSR1 has it started again
     the last engine                 everything ends
 
@@ -13,10 +13,15 @@ So such a program never takes an engine that serves with it.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-LOCK, GMS, DOOR = "lock", "gms", "door"
+LOCK, GMS, DOOR, LEDGER, POOL = "lock", "gms", "door", "ledger", "pool"
 AGAIN_FIRST_S, AGAIN_MOST_S = 5.0, 60.0
-"""The pauses before GMS or the door is tried again."""
-WITHOUT = {GMS: "no engine can start or wake until then", DOOR: "clients reach no engine through it until then"}
+"""The pauses before GMS, the door, the ledger or the pool is tried again."""
+WITHOUT = {
+    GMS: "no engine can start or wake until then",
+    DOOR: "clients reach no engine through it until then",
+    LEDGER: "no engine can wake until then; what is awake serves on",
+    POOL: "no engine is waked or put to sleep until then; what is awake serves on",
+}
 
 
 @dataclass(frozen=True)

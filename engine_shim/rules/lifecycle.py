@@ -7,7 +7,8 @@ probes answer follows from this machine and the time (`probes.py`).
     Standby    it is asleep and waits for the lock. It could take over.
     Waking     it has the lock: weights are mapped again, the KV cache is allocated, the endpoint is bound.
     Active     it serves.
-    Draining   it finishes what it has and takes nothing new, for a switchover or because it was told to end.
+    Draining   it finishes what it has and takes nothing new: for a switchover, a sleep, or its end.
+    Sleeping   it gives the device and the lock back in place, for another model. Standby follows, and the next wake.
     Dead       its processes are being killed or proven gone, or it waits for its next start.
 
 The main process reports each step when it has *taken* it. So Active means that the endpoint is bound and announced.
@@ -20,10 +21,10 @@ The rules:
  2. A tree lives and dies as a whole: when any registered process ends, the rest is killed at once.
  3. A process that registers late, for a start that is over, is turned away and ends.
  4. Steps come from the main process, in the order of the table. Any other step means a broken engine, and its end.
- 5. Nothing may take for ever. Init and Waking have their bounds. From Standby on the main process beats; silence for
-    `stall_s` ends the tree, and so does queued work without a step for that long while the tree uses no processor. One
-    that uses it may be compiling: that is an alarm, and its end after `busy_stall_s` without a step. An engine that
-    says itself that it isn't well (a sleeper whose weights are gone, say) is ended after `UNWELL_S`.
+ 5. Nothing may take for ever. Init, Waking and Sleeping have their bounds. From Standby on the main process beats;
+    silence for `stall_s` ends the tree, and so does queued work without a step for that long while the tree uses no
+    processor. One that uses it may be compiling: that is an alarm, and its end after `busy_stall_s` without a step. An
+    engine that says itself that it isn't well (a sleeper whose weights are gone, say) is ended after `UNWELL_S`.
  6. In place, an ended engine is started again: at once after the first failure, then after longer and longer pauses.
     Having served, or having been ready for a while, makes the next failure the first again. An engine that held the
     lock first leaves the processors to its successor for a moment. With `exit` the shim ends instead.
@@ -78,6 +79,8 @@ STEPS = {
     (State.WAKING, State.ACTIVE),
     (State.ACTIVE, State.DRAINING),
     (State.DRAINING, State.ACTIVE),
+    (State.DRAINING, State.SLEEPING),
+    (State.SLEEPING, State.STANDBY),
 }
 BEATING = (State.STANDBY, State.ACTIVE, State.DRAINING)
 SERVING = (State.ACTIVE, State.DRAINING)
@@ -173,7 +176,7 @@ class Lifecycle:
         """The bound of this state: the main process has to move on, beat, or get on with its work before."""
         if self.state is State.INIT:
             return self.since + self.config.init_timeout_s if self.number else math.inf
-        if self.state is State.WAKING:
+        if self.state in (State.WAKING, State.SLEEPING):
             return self.since + self.config.waking_timeout_s
         if self.state in BEATING:
             config = self.config
@@ -224,8 +227,9 @@ class Lifecycle:
             return f"it was not well for {UNWELL_S:g} s: {self.unwell_why}"
         if self.state is State.INIT:
             return f"Init took longer than {config.init_timeout_s:g} s"
-        if self.state is State.WAKING:
-            return f"the wake took longer than {config.waking_timeout_s:g} s"
+        if self.state in (State.WAKING, State.SLEEPING):
+            what = "wake" if self.state is State.WAKING else "sleep"
+            return f"the {what} took longer than {config.waking_timeout_s:g} s"
         if self._beat_at <= self._progress_at:
             return f"its main process was silent for {config.stall_s:g} s: is it stopped?"
         if now >= self._step_by and self._busy_at > self._progress_at:
@@ -381,6 +385,7 @@ class Lifecycle:
         if event.to is State.STANDBY:
             self.left_init = True
             self._init_failures.succeeded()
+            self._behind, self._fencing_at = False, None
         elif event.to is State.WAKING:
             self.token = event.token
             if self._fencing_at is not None:

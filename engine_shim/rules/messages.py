@@ -38,7 +38,7 @@ class Named(Message, frozen=True):
 class Step(Message, frozen=True):
     """From the main process: it has got this far."""
 
-    to: Annotated[str, msgspec.Meta(pattern="^(standby|waking|active|draining)$")]
+    to: Annotated[str, msgspec.Meta(pattern="^(standby|waking|active|draining|sleeping)$")]
     token: Count = 0
     url: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 

@@ -11,6 +11,7 @@ The two modes differ only in Init, and in what comes after an engine's death:
     Active     200 while it is well, beats  200                          as /live, while clients can connect
                and gets on with its work
     Draining   as Active                    200                          503
+    Sleeping   200 to its bound             200                          503
     Dead       in place: 200, exit: 503     in place: 200                503
                                             exit: as before its death
 

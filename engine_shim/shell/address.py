@@ -10,6 +10,7 @@ What this file may not do: bind anything. `main_process.py` does.
 import contextlib
 import os
 import select
+import threading
 from pathlib import Path
 
 from engine_shim.engine import Listen
@@ -22,6 +23,8 @@ class Address:
     """Made when the engine has bound its address."""
 
     def __init__(self, listen: Listen) -> None:
+        self._lock = threading.Lock()
+        """One thread waits, and another one closes."""
         self._path = Path(listen.path) if listen.path else None
         self._named = self._now()
         self._watch: PathWatch | None = None
@@ -37,18 +40,20 @@ class Address:
 
     def wait(self, timeout_s: float) -> None:
         """Until something has happened to the path, or the time is over."""
-        if self._watch is None:
-            select.select([], [], [], timeout_s)
-            return
         poll = select.poll()
-        for fd, events in self._watch.descriptors():
-            poll.register(fd, events)
+        with self._lock:
+            for fd, events in self._watch.descriptors() if self._watch is not None else ():
+                poll.register(fd, events)
         if poll.poll(timeout_s * 1000):
-            self._watch.look()
+            with self._lock:
+                if self._watch is not None:
+                    self._watch.look()
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        with self._lock:
+            watch, self._watch = self._watch, None
+            if watch is not None:
+                watch.close()
 
     def _now(self) -> tuple[int, int] | None:
         """What the path names."""

@@ -26,11 +26,13 @@ from sidecar.kernel.durable import nobody_has
 PATIENCE_S = 5.0
 """Processes of engines that were killed may take so long to let go of what they have."""
 LOOK_S = 0.05
+MODELS = "lock"
 
 
 def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
-    """Returns what stays, and why, a sentence each."""
-    stays = cleanup_of_the_lock.remove(run_dir)
+    """Returns what stays, and why, a sentence each. (Of a host with many models each has a run directory below.)"""
+    stays = [what for model in models(run_dir) for what in remove(model, ())]
+    stays += cleanup_of_the_lock.remove(run_dir)
     here = run_dir / paths.ENGINES
     for engine_id in shim_status.engines(run_dir):
         with nobody_has(here, paths.shim_lock(engine_id)) as ended:
@@ -46,6 +48,13 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
             ShmCleanup(list, here / paths.shm_files(engine_id)).remove()
             scratch.remove(scratch.directory(run_dir, engine_id))
     return stays + cleanup_of_gms.remove(run_dir, devices, PATIENCE_S)
+
+
+def models(run_dir: Path) -> list[Path]:
+    """The run directories of a host's models, which `lockserver --locks` has a lock for each of."""
+    with contextlib.suppress(OSError):
+        return sorted(path for path in (run_dir / MODELS).iterdir() if path.is_dir())
+    return []
 
 
 def left(run_dir: Path, devices: Iterable[str]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 reference           a small language model in numpy (`reference_engine/`)
 vllm                vLLM itself (`vllm_engine/`)
+command             any program with an OpenAI endpoint (`command_engine.py`)
 MODULE:FACTORY      an engine of your own: FACTORY(setting) returns an `engine.Engine`. MODULE is looked for in the
                     working directory, too
 """
@@ -17,7 +18,12 @@ from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue
 
 ROLES = ("primary", "shadow")
-KNOWN = {"reference": "reference_engine:make", "vllm": "engine_shim.vllm_engine:make"}
+COMMAND = "command"
+KNOWN = {
+    "reference": "reference_engine:make",
+    "vllm": "engine_shim.vllm_engine:make",
+    COMMAND: "engine_shim.command_engine:CommandEngine",
+}
 DEVICES = {"reference": "REFERENCE_DEVICES", "vllm": "FAILOVER_VLLM_DEVICES"}
 """The variable by which each is told its devices where its arguments don't name them."""
 
@@ -43,5 +49,7 @@ def make(kind: str, setting: Setting) -> Engine:
 def kind(text: str) -> str:
     """Parses the value of --engine."""
     if text not in KNOWN and not all(text.partition(":")):
-        raise BadValue(f"{text!r} is no engine; allowed: reference, vllm, or MODULE:FACTORY for one of your own")
+        raise BadValue(
+            f"{text!r} is no engine; allowed: reference, vllm, command, or MODULE:FACTORY for one of your own"
+        )
     return text

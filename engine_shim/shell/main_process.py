@@ -1,4 +1,5 @@
-"""An engine's main process. `live` is the straight way of the specification's Decision 2, from top to bottom.
+"""An engine's main process. `live` is the straight way of the specification's Decision 2, from top to bottom; an engine
+that sleeps in place goes round from the wake to the sleep again.
 
 It holds the lock connection, reports each step to the shim when it is taken, and ends when anything on the way fails.
 The shim then ends the other processes and sees to the next start. What this file may not do: know which engine it is,
@@ -13,15 +14,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
 from engine_shim.engine import (
+    AnswersKnown,
     CannotRun,
     CannotServe,
     Engine,
@@ -29,15 +32,18 @@ from engine_shim.engine import (
     Listen,
     SaysWhatItKept,
     SaysWhatItTakes,
+    ServesElsewhere,
     Setting,
     WaitsForOthers,
+    WokeWrong,
     WorkerFailed,
 )
 from engine_shim.rules import messages as m
 from engine_shim.rules import takes
-from engine_shim.shell import known_engines, paths
+from engine_shim.shell import known_engines, paths, saving
 from engine_shim.shell.address import Address, taken_by_a_stranger
 from engine_shim.shell.passing import passes
+from engine_shim.shell.room import Room
 from gms.client import DeviceError, GmsError
 from lockserver import client
 from lockserver.client import LockClient
@@ -46,7 +52,9 @@ from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.settings import Parser
 
 HINT_AFTER_S = 3.0
-SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)
+REOPEN_S = 0.005
+"""While a drain that was called off still runs: it may shut the engine's door after that."""
+SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, WokeWrong, KeyboardInterrupt)
 """Failures whose sentence says what a person needs; where in the code they came up adds nothing."""
 
 
@@ -55,15 +63,25 @@ class Order:
     """What an engine that serves is told by other threads. It is carried out in the main one."""
 
     what: str
-    """`drain` and then `drained`; `resume`; `leave`: it is drained, and its successor is ready; `bind`: its socket is
-    gone; `end`."""
+    """`drain` and then `drained`; `resume`; `leave`: it is drained, and its successor is ready; `sleep`: it is drained,
+    and gives the lock back; `bind`: its socket is gone; `end`."""
     done: threading.Event = field(default_factory=threading.Event)
+    off: bool = False
+    """A drain that isn't wanted any more."""
 
 
 class Main:
     def __init__(
-        self, engine: Engine, run_dir: Path, engine_id: str, shim: membership.ShimConnection, drain_s: float
+        self,
+        engine: Engine,
+        run_dir: Path,
+        engine_id: str,
+        shim: membership.ShimConnection,
+        drain_s: float,
+        room: Room | None = None,
+        started: Callable[[], object] = lambda: None,
     ) -> None:
+        """`room`: there are other models, and a ledger. `started` is called when the engine has."""
         self.engine = engine
         self.run_dir = run_dir
         self.engine_id = engine_id
@@ -82,6 +100,10 @@ class Main:
         """It gives up what it has. Asked how it is, it would say that it isn't well."""
         self._needs: dict[str, int] | None = None
         """What the lock server was told that a wake needs, once it was."""
+        self._steps = 0
+        """As last seen."""
+        self._known: Sequence[int] | None = None
+        """What it answered to the known prompt after its first wake."""
         self.lock = LockClient(
             run_dir,
             engine_id,
@@ -90,20 +112,29 @@ class Main:
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
             on_exit=self._on_exit,
+            on_give_back=lambda: self.orders.put(Order("sleep")),
         )
+        self.room = room
+        self._started = started
 
     # -- from init to serve ----------------------------------------------------------------------------------------
 
     def live(self, listen: Listen | None) -> None:
-        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained.
+        """init -> sleep -> acquire (blocks) -> wake -> serve -> sleep -> acquire ... Returns when it was told to end
+        and has drained.
 
         After a switchover the successor waits for the end of this process, which therefore does no more than it must.
         """
-        engine, lock, self.listen = self.engine, self.lock, listen
+        engine, lock = self.engine, self.lock
         signal.signal(signal.SIGTERM, self._on_sigterm)
         with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
             lock.start()
         os.environ.update(lock.environment())
+        if self.room is not None:
+            with _hint(
+                "waits for the ledger of device memory: vram --run-dir, with the --host-dir of this, starts one"
+            ):
+                self.room.start()
         self.shim.say(m.Named(incarnation=lock.name))
         if isinstance(engine, WaitsForOthers):
             with _hint("waits for GMS, which has to run; a shadow waits for weights, too, which a primary writes"):
@@ -115,31 +146,69 @@ class Main:
                 raise CannotServe(f"the engine {taken}; give another --listen")
             with self._timed("init"):
                 engine.start()
+            self._started()
             if isinstance(engine, SaysWhatItTakes):
                 self.shim.say(m.Takes(takes=takes.bounded(engine.takes())))
             with self._timed("sleep"):
                 engine.sleep()
+        self.listen = listen
         self._step("standby")
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        self._needs = engine.needs()
-        grant = lock.acquire(self._needs)
-        self._step("waking", token=grant.token)
-        if isinstance(engine, GoesOn):
-            engine.granted(grant.token, grant.proven)
-        with self._timed("wake"):
-            engine.wake()
-        at = self.listen = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
-        with self._timed("serve"):
-            engine.serve(at)
-        self.address = Address(at)
-        lock.serving(at.url, engine.kept() if isinstance(engine, SaysWhatItKept) else None)
-        self._step("active", token=grant.token, url=at.url)
-        last = self._serve(grant.token, at.url)
+        while (last := self._awake(listen)) in ("sleep", "no room"):
+            if last == "sleep":
+                self._sleep()
         self._is_leaving = True
         if isinstance(engine, GoesOn):
             engine.leave()
         if last != "leave":
             engine.stop()
+
+    def _awake(self, listen: Listen | None) -> str:
+        """From one grant to its end. Returns the order that ended it."""
+        engine, lock, self.listen = self.engine, self.lock, listen
+        self._needs = engine.needs() if self.room is None else {}  # else the ledger counts them
+        grant = lock.acquire(self._needs)
+        if self.room is not None and (why := self.room.take(engine.needs())):
+            _tell(why)
+            lock.give_back(why)
+            return "no room"
+        self._step("waking", token=grant.token)
+        if isinstance(engine, GoesOn):
+            engine.granted(grant.token, grant.proven)
+        with self._timed("wake"):
+            engine.wake()
+        if isinstance(engine, AnswersKnown):
+            self._ask_known(engine)
+        own = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
+        at = self.listen = engine.own_address() if isinstance(engine, ServesElsewhere) else own
+        with self._timed("serve"):
+            engine.serve(at)
+        self._at(Address(at))
+        lock.serving(at.url, engine.kept() if isinstance(engine, SaysWhatItKept) else None)
+        self._step("active", token=grant.token, url=at.url)
+        return self._serve(grant.token, at.url)
+
+    def _ask_known(self, engine: AnswersKnown) -> None:
+        """Before any client can: an engine that woke into rubbish says so nowhere else. It is warm then, too."""
+        with self._timed("known"):
+            found = tuple(engine.known())
+        if self._known is None:
+            self._known = found
+        elif found != self._known:
+            raise WokeWrong(
+                f"after a wake it answers {found} to what it answered {self._known} to: it isn't what it was"
+            )
+
+    def _sleep(self) -> None:
+        """It is drained. What hangs here is ended by the lock server, or by the shim."""
+        self._step("sleeping")
+        self._at(None)
+        with self._timed("sleep"):
+            self.engine.sleep()
+        if self.room is not None:
+            self.room.give_back()
+        self.lock.give_back()
+        self._step("standby")
 
     def _serve(self, token: int, url: str) -> str:
         """Serves until it is told to end, and returns the order that said so. The endpoint is withdrawn before anything
@@ -148,9 +217,15 @@ class Main:
         A drain for a switchover runs in a thread of its own: when the switchover is called off, the engine serves on
         at once, and not when the drain returns.
         """
+        drain: Order | None = None
         while True:
-            order = self.orders.get()
+            try:
+                order = self.orders.get(timeout=REOPEN_S if drain is not None and self.state == "active" else None)
+            except queue.Empty:  # it was called off, and may have begun only after that
+                self.engine.resume()
+                continue
             if order.what in ("drain", "end"):
+                drain = order
                 self.lock.serving("")
                 if self.state == "active":
                     self._step("draining", token=token)
@@ -159,14 +234,18 @@ class Main:
                     self._is_ending = True
                     self.engine.drain(self.drain_s)
                     return order.what
-            elif order.what == "leave":
+            elif order.what in ("leave", "sleep"):
                 return order.what
             elif order.what == "resume" and self.state == "draining":
+                if drain is not None:
+                    drain.off = True
                 self.engine.resume()
                 self.lock.serving(url)
                 self._step("active", token=token, url=url)
-            elif order.what == "drained" and self.state == "active":
-                self.engine.resume()  # the drain may have begun only after it was called off
+            elif order.what == "drained":
+                drain = None
+                if self.state == "active":
+                    self.engine.resume()
             elif order.what == "bind" and self.state == "active":
                 self._bind_again(url)
             order.done.set()
@@ -184,9 +263,16 @@ class Main:
         except (CannotServe, OSError) as error:
             self.cannot_bind = f"{why}, and can't be bound again: {error}"
             return
-        self.address, self.cannot_bind = Address(listen), ""
+        self.cannot_bind = ""
+        self._at(Address(listen))
         self.lock.serving(url)
         _tell(f"{why}: bound again")
+
+    def _at(self, address: Address | None) -> None:
+        """Where it serves from now on. The beat may never have seen the one before."""
+        before, self.address = self.address, address
+        if before is not None:
+            before.close()
 
     def _step(self, to: str, token: int = 0, url: str = "") -> None:
         self.state = to
@@ -208,8 +294,10 @@ class Main:
             os._exit(0)
 
     def _on_exit(self) -> None:
-        """The switchover's successor waits for this end. Where the orders are read no more it comes at once."""
-        if self._is_ending:
+        """The switchover's successor waits for this end; or it was to give back, and its time is over. Where the orders
+        are read no more it comes at once.
+        """
+        if self._is_ending or self.state == "sleeping":
             os._exit(0)
         self.orders.put(Order("leave"))
 
@@ -219,7 +307,8 @@ class Main:
         self.orders.put(order)
         order.done.wait()
         try:
-            self.engine.drain(timeout_s)
+            if not order.off:
+                self.engine.drain(timeout_s)
         finally:
             self.orders.put(Order("drained"))
 
@@ -230,12 +319,17 @@ class Main:
 
     def _say_needs(self, well: bool) -> None:
         """They change: a KV cache that outlives its engine is there, or isn't."""
-        if self.state != "standby" or self._needs is None:
+        if self.state != "standby" or self._needs is None or self.room is not None:
             return
         needs = self.engine.needs()
         if needs != self._needs:
             self._needs = needs
             self.lock.ready(well, needs)
+
+    def vouch_for(self, pid: int) -> None:
+        self.lock.vouch_for(pid)
+        if self.room is not None:
+            self.room.vouch_for(pid)
 
     def _on_lost(self, why: str) -> NoReturn:
         self.shim.failing(f"lock lost: {why}")
@@ -246,6 +340,7 @@ class Main:
         was_ready = True
         while True:
             address = self.address
+            was_ready = was_ready or self.state != "standby"  # what waits anew is ready until it says otherwise
             if self.state == "standby":
                 beat = self._look_asleep()
                 ready = beat.well and not beat.unreachable
@@ -262,10 +357,8 @@ class Main:
                         self._have_it_bound_again()
             if address is None:
                 time.sleep(self.shim.beat_s)
-            elif address is self.address:
-                address.wait(self.shim.beat_s)
             else:
-                address.close()
+                address.wait(self.shim.beat_s)
 
     def _have_it_bound_again(self) -> None:
         order = Order("bind")
@@ -289,6 +382,9 @@ class Main:
             health = self.engine.health()
         except Exception as error:
             return m.Beat(well=False, why=_said(error))
+        if self.room is not None and (health.queued or health.steps != self._steps):
+            self.room.used()
+        self._steps = health.steps
         lost = self.address.lost() if self.address is not None else ""
         return m.Beat(
             well=not health.detail,
@@ -318,7 +414,7 @@ def _said(error: BaseException) -> str:
 def parser() -> Parser:
     p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
     command_settings.one_engine(p)
-    command_settings.times(p, "drain_s")
+    command_settings.times(p, "drain_s", "room_timeout_s")
     p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
@@ -329,15 +425,33 @@ def run(argv: list[str] | None = None) -> NoReturn:
     shim: membership.ShimConnection | None = None
     main: Main | None = None
     try:
-        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        setting = Setting(
+            options.run_dir,
+            options.engine_id,
+            options.role,
+            tuple(options.arguments),
+            host_dir=options.host_dir,
+            health=options.health,
+            needs=options.needs,
+            snapshot=options.snapshot,
+        )
         if options.check:  # the engine is made, which touches no device, and nothing else
             known_engines.make(options.engine, setting)
             os._exit(0)
         membership.arm_main()
         shim = membership.enter_main()
-        setting = replace(setting, phase=shim.phase, adopted=shim.adopted, kv=options.kv or "")
+        setting = replace(
+            setting,
+            phase=shim.phase,
+            adopted=shim.adopted,
+            failing=shim.failing,
+            kv=options.kv or ("drop" if options.host_dir is not None else ""),  # asleep, it is another model's device
+            vouch=lambda pid: main.vouch_for(pid) if main is not None else None,
+        )
         engine = known_engines.make(options.engine, setting)
-        main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
+        room = Room(setting, shim.failing, options.room_timeout_s) if options.host_dir is not None else None
+        saves = partial(saving.save_if_missing, setting)
+        main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s, room, saves)
         main.live(options.listen)
     except SystemExit:
         os._exit(EX_USAGE)  # the engine's parser has printed what is wrong with its arguments

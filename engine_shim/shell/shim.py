@@ -26,7 +26,7 @@ from engine_shim.rules import events as e
 from engine_shim.rules import messages as m
 from engine_shim.rules import probes
 from engine_shim.rules.lifecycle import Lifecycle
-from engine_shim.shell import life_locks, paths, probe_pages, scratch, shim_status
+from engine_shim.shell import known_engines, life_locks, paths, probe_pages, scratch, shim_status
 from engine_shim.shell.metrics import prepare as prepare_metrics
 from engine_shim.shell.own_files import OwnFiles
 from engine_shim.shell.shm_cleanup import ShmCleanup
@@ -372,8 +372,16 @@ def command(options: Any) -> tuple[str, ...]:
     words = [sys.executable, "-m", "engine_shim.shell.main_process", "--engine", options.engine]
     words += ["--engine-id", options.engine_id, "--role", options.role]
     words += ["--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
+    words += ["--room-timeout-s", f"{options.room_timeout_s:g}"]
     if options.kv:
         words += ["--kv", options.kv]
+    if options.host_dir is not None:
+        words += ["--host-dir", str(options.host_dir)]
+    if options.snapshot is not None:
+        words += ["--snapshot", str(options.snapshot)]
+    if options.engine == known_engines.COMMAND:
+        words += ["--health", options.health]
+        words += ["--needs", ",".join(f"{device}={bytes}" for device, bytes in options.needs.items())]
     if options.listen is not None:
         words += ["--listen", options.listen.text]
     return (*words, "--", *options.arguments)

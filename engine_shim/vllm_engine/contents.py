@@ -18,6 +18,7 @@ from typing import Any
 _SMALL = tuple(f"**/*.{kind}" for kind in ("json", "jinja", "py", "txt", "model", "tiktoken"))
 """Configuration, tokenizer, chat template, processors, a model's own code. Its weights are compared by their generation
 in GMS."""
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _ADAPTER = ("*.json", "*.safetensors", "*.bin", "*.pt")
 _SHOWN = 12
 _LOOK_TIMEOUT_S = 1.0
@@ -102,6 +103,13 @@ def _files(place: str, patterns: tuple[str, ...]) -> list[Path]:
     """Nothing for a name on the hub."""
     directory = Path(place).expanduser()
     return sorted({path for pattern in patterns for path in directory.glob(pattern) if path.is_file()})
+
+
+def weights_stamp(place: str) -> str:
+    """Which files of weights are in a model's directory, and since when. Empty for a name on the hub."""
+    stats = [(path.name, path.stat()) for path in _files(place, _WEIGHTS)]
+    said = [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:_SHOWN] if said else ""
 
 
 def _digest(place: str, patterns: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +42,9 @@ _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
+_KNOWN_PROMPT = range(1, 8)
+"""Shorter than any block, so that it is computed each time; its later tokens read the KV cache."""
+_KNOWN_TOKENS = 3
 
 
 class NotStarted(Exception):
@@ -62,6 +65,8 @@ class VllmEngine:
         threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
         self._client: Any = None
         self._endpoint: Endpoint | None = None
+        self._generates = False
+        """It isn't an embedding model, say."""
         self._socket_name: ServerSocket | None = None
         self._needs: dict[str, int] = {}
         self._steps = 0
@@ -79,8 +84,8 @@ class VllmEngine:
     def await_others(self) -> None:
         """A primary has no device until GMS is there, and a shadow nothing to read until a primary has written."""
         told = self._for_workers
-        wait = await_gms if told.writes else await_weights
-        wait(told.directory, told.engine_id, told.devices, told.weights_timeout_s)
+        where = (self._setting.gms_dir, self._setting.name, told.devices, told.weights_timeout_s)
+        await_gms(*where) if told.writes else await_weights(*where, self._setting.model)
 
     def start(self) -> None:
         self._run(self._start())
@@ -98,12 +103,12 @@ class VllmEngine:
                 raise WorkerFailed(str(error)) from error
             raise
         await self._ask_needs()
-        app, generates = await versions.application(self._client, self._args)
+        app, self._generates = await versions.application(self._client, self._args)
         contents.require_unchanged(self._args, self._contents)
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
         await self._endpoint.prepare()
-        if generates:
+        if self._generates:
             await self._warm_up(self._endpoint, config.model_config.max_model_len)
         gc.freeze()  # there are a million objects that stay, and needn't be looked through again and again
         gc.enable()
@@ -172,12 +177,19 @@ class VllmEngine:
         kept = await versions.reset_prefix_cache(client)  # the scheduler adopts what is there
         self._kept = (kept[0], kept[1]) if isinstance(kept, (list, tuple)) else None
 
+    def known(self) -> Sequence[int]:
+        if not self._generates:
+            return ()
+        name = f"known-{time.monotonic_ns()}"
+        return self._run(versions.first_tokens(_started(self._client), _KNOWN_PROMPT, _KNOWN_TOKENS, name))
+
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
         again = self._socket_name
         if again is not None:  # its socket is gone
             again.close()
         bound, self._socket_name = listen.bind()
+        endpoint.gate.closed = False  # it may have drained before it slept
         self._run(endpoint.listen(bound))
         if again is None:
             self._later(self._say_times())

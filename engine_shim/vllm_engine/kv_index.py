@@ -23,7 +23,8 @@ from engine_shim.kv.publishing import Publisher, Step
 from engine_shim.kv.table import KEY_BYTES, Record, Table, table_bytes
 from engine_shim.shell import paths
 from engine_shim.vllm_engine import plugin
-from gms.client import GmsClient, open_memory
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
+from gms.client import open_memory
 from sidecar.terminal.logs import Log
 
 POOL = "kv-index"
@@ -59,11 +60,12 @@ def forget_order(run_dir: Path, engine_id: str) -> None:
 
 
 class KvIndex:
-    def __init__(self, pool: Any, facts: dict[str, str], run_dir: Path, device: str, engine_id: str) -> None:
+    def __init__(self, pool: Any, facts: dict[str, str], settings: WorkerSettings) -> None:
         """`pool`: vLLM's. `facts`: what has to be the same in both engines, beside the pools and the weights."""
+        device = settings.devices[0]
         self._pool = pool
         self._facts = facts
-        self._where = (run_dir, engine_id)
+        self._where = (settings.directory, settings.engine_id)
         self._log = Log("kv-index")
         self._begun = False
         self._publisher: Publisher | None = None
@@ -71,7 +73,7 @@ class KvIndex:
         """The table, while it is this process's."""
         self.step = Step()
         """What is planned, or comes back, at the moment."""
-        self._client = GmsClient(run_dir, device, engine_id)
+        self._client = settings.gms(device)
         memory = open_memory(device)
         self._kept = KeptCache(
             self._client, POOL, shape_of(facts, (memory.granularity,), table_bytes(pool.num_gpu_blocks))

@@ -44,9 +44,7 @@ class _Keeping:
             **{f"contents of {what}": digest for what, digest in settings.contents.items()},
         }
         facts.pop("rank")
-        self._index = KvIndex(
-            versions.block_pool(self), facts, settings.directory, settings.devices[0], settings.engine_id
-        )
+        self._index = KvIndex(versions.block_pool(self), facts, settings)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         if self._index is None:

@@ -22,7 +22,7 @@ import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 from engine_shim.engine import CannotRun
-from engine_shim.vllm_engine import versions
+from engine_shim.vllm_engine import contents, versions
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
@@ -59,6 +59,7 @@ class GmsLoader(BaseModelLoader):
             versions.described(vllm_config, model_config),
             lambda: self._load(vllm_config, model_config, prefix, device),
             _WRITTEN,
+            contents.weights_stamp(str(model_config.model)),
         )
         model = versions.build(vllm_config, model_config, prefix, torch.device("meta"))
         if device.type == "cpu":

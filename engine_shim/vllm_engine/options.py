@@ -78,6 +78,8 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
+        host_dir=str(setting.host_dir or ""),
+        snapshot=str(setting.snapshot or ""),
         writes=setting.role == "primary",
         devices=_gpus(ranks) if on_gpu else _host_devices(ranks),
         load_format=str(args.load_format),

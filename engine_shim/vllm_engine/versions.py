@@ -225,6 +225,17 @@ def http_settings(args: Namespace) -> dict[str, Any]:
     }
 
 
+async def first_tokens(engine: Any, prompt: Sequence[int], count: int, name: str) -> list[int]:
+    """What it answers, past its endpoint. `name`: of this request alone."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    found: list[int] = []
+    async for output in engine.generate({"prompt_token_ids": list(prompt)}, sampling, request_id=name):
+        found = list(output.outputs[0].token_ids)
+    return found
+
+
 def unfinished(engine: Any) -> int:
     """Requests that wait or are being worked on."""
     return int(engine.output_processor.get_num_unfinished_requests())

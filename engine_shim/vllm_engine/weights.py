@@ -6,6 +6,7 @@ What this file may not do: know how a model is built (`loader.py`), or import vL
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -13,10 +14,12 @@ from engine_shim.engine import NEW_MODEL, CannotRun
 from engine_shim.vllm_engine import engine_directory
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
-from gms.client import GmsClient, Memory, Reader, Writer, open_memory
+from gms.client import Memory, Reader, Writer, open_memory
+from gms.snapshot import from_snapshot
 from gms.torch_views import torch_device
 
 KEY = "vllm"
+FILES_KEY = "vllm-files"
 ON_HOST_KEY = "vllm-on-host"
 """Names of the tensors that were in the host's memory and not on the device before they were published."""
 
@@ -45,29 +48,31 @@ class Weights:
         self._there: str | None = None
         """The hash of the layout that GMS has; None: it has named none since ours was read or written."""
         self._reader: Reader | None = None
-        self.client = GmsClient(  # its thread may tell of a change before we have it
-            settings.directory,
-            self.device,
-            settings.engine_id,
-            memory=self.memory,
-            on_change=self._on_change,
-            on_lost=self._on_lost,
+        self.client = settings.gms(  # its thread may tell of a change before we have it
+            self.device, memory=self.memory, on_change=self._on_change, on_lost=self._on_lost
         )
 
     def get(
-        self, described: Mapping[str, str], load: Callable[[], torch.nn.Module], private: Sequence[str] = ()
+        self,
+        described: Mapping[str, str],
+        load: Callable[[], torch.nn.Module],
+        private: Sequence[str] = (),
+        files: str = "",
     ) -> Reader:
         """Returns a layout to read. An engine that may write loads it first if no engine has: `load` returns a module
         with its weights, which is moved to GMS and serves no other purpose afterwards. `private` has patterns of the
-        names of tensors of which each engine keeps a copy of its own.
+        names of tensors of which each engine keeps a copy of its own. `files`: what tells the checkpoint's files from
+        others of that name, so that a snapshot isn't older than they are.
         """
         timeout_s = self._settings.weights_timeout_s
         granted = self.client.write_or_read(timeout_s) if self._settings.writes else self.client.read(timeout_s)
         said = json.dumps(dict(described), sort_keys=True)
+        place = Path(self._settings.snapshot) if self._settings.snapshot else None
+        granted = from_snapshot(self.client, granted, place, {KEY: said, FILES_KEY: files}, timeout_s)
         if isinstance(granted, Writer):
             with granted:
                 module = load()
-                metadata = {KEY: said, ON_HOST_KEY: json.dumps(self._on_host(module))}
+                metadata = {KEY: said, FILES_KEY: files, ON_HOST_KEY: json.dumps(self._on_host(module))}
                 self._reader = modules.publish(module, granted, private=private, metadata=metadata)
         else:
             self._reader = granted

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from engine_shim.engine import Setting
+from gms.client import WEIGHTS, GmsClient
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -30,10 +33,26 @@ class WorkerSettings:
     """On a GPU: the part of it that the pair may have, between 0 and 1 (`budget.py`)."""
     reserve: int = 0
     """On a GPU: the bytes that an engine may have beside weights and KV cache; 0: as many as it measures."""
+    snapshot: str = ""
+    """Where the weights are on disk, if they are."""
+    host_dir: str = ""
+    """Where GMS is, if it has the weights of several models; else it is in the run directory."""
 
     @property
     def directory(self) -> Path:
         return Path(self.run_dir)
+
+    @property
+    def setting(self) -> Setting:
+        """What of the engine's setting says who it is, and where GMS is."""
+        role = "primary" if self.writes else "shadow"
+        host_dir = Path(self.host_dir) if self.host_dir else None
+        return Setting(self.directory, self.engine_id, role, (), host_dir=host_dir)
+
+    def gms(self, device: str, **more: Any) -> GmsClient:
+        """A client of this engine's, for this model's weights and pools on a device."""
+        setting = self.setting
+        return GmsClient(setting.gms_dir, device, setting.name, region=setting.model or WEIGHTS, **more)
 
     def to_extra(self) -> dict[str, Any]:
         return asdict(self)

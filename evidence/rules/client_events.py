@@ -17,7 +17,7 @@ class There(enum.Enum):
     """Which server may be at the end of the path, as seen by a client that isn't connected."""
 
     SAME = "the server of the directory that is ours"
-    NOBODY = "none"
+    NO_SERVER = "none"
     ANOTHER = "another directory's server, or it can't be told"
 
 

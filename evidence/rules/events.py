@@ -2,7 +2,7 @@
 
 A server that has processes to prove gone includes these words in its own machine's. `ProbeLife`, `ProbeStrangers` and
 `LookUp` are questions: `LifeProbed`, `StrangersProbed` and `LookedUp` come back before anything else is looked at.
-`LookAt` (`LookedAt`) is answered later, or never: /proc may hang.
+`LookAt` (`LookedAt`) and `ReadMemory` (`MemoryRead`) are answered later, or never: /proc may hang, and a driver.
 
 Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is the
 machine's to `Forget`.
@@ -45,6 +45,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """With all of them together. The kernel lets a user have as many descriptors sent and unread as a process may have
     files open, 1024 as a rule; and refuses all of it then.
     """
+    reader_s: float = 2.0
+    """A reading of memory that takes longer counts for nothing."""
+    reads_memory: bool = False
+    memory_why: str = ""
+    """Why it reads none."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -105,6 +110,12 @@ class LookedAt(msgspec.Struct, frozen=True):
     """The processes that have the life lock."""
 
 
+class MemoryRead(msgspec.Struct, frozen=True):
+    devices: dict[str, tuple[int, int]]
+    """Device -> (bytes free, bytes in all)."""
+    problem: str = ""
+
+
 Event = Received | Died | OutOfReach | LifeProbed | StrangersProbed | LookedUp
 
 
@@ -145,6 +156,24 @@ class LookAt(msgspec.Struct, frozen=True):
 
 class Unlink(msgspec.Struct, frozen=True):
     incarnation: str
+
+
+class ReadMemory(msgspec.Struct, frozen=True):
+    """A new reading: one that began after this."""
+
+
+class Send(msgspec.Struct, frozen=True):
+    conn: int
+    message: Any
+    processes: tuple[int, ...] = ()
+    """With copies of their pidfds."""
+
+
+class Persist(msgspec.Struct, frozen=True):
+    """A record of its user's. Answered by `Persisted` or `PersistFailed`."""
+
+    seq: int
+    record: Any
 
 
 Effect = WatchDeath | Forget | Kill | ProbeLife | ProbeStrangers | LookUp | LookAt | Unlink

@@ -178,7 +178,7 @@ class Incarnation:
         return bool(self.members) and self.members_gone and self.life is Life.FREE
 
     def add(self, identity: str, pid: int, number: int = 0) -> Member:
-        number = number or max(self.numbered, MAIN) + 1
+        number = number or self.numbered + 1
         self.numbered = max(self.numbered, number)
         member = self.members[number] = Member(number, identity, pid)
         return member

@@ -167,7 +167,6 @@ class Incarnations:
     def note_cannot_talk(self, incarnation: Incarnation, why: str) -> None:
         """Its main process is here and lives, and this server can't talk with it."""
         incarnation.cannot_talk = why
-        self._touch(incarnation)
 
     def is_main(self, incarnation: Incarnation, peer: Peer, secret: str) -> bool:
         """Is this the same main process as before? (Or the first to say so.)"""
@@ -206,7 +205,7 @@ class Incarnations:
     def enter(self, incarnation: Incarnation, peer: Peer, pid: int, number: int, *, conn: int | None = None) -> Member:
         """The process becomes a member, or is recognised as one."""
         member = incarnation.find(peer, number) or incarnation.add(
-            peer.identity, peer.pid or pid, 0 if number <= MAIN or number in incarnation.members else number
+            peer.identity, pid, 0 if number <= MAIN or number in incarnation.members else number
         )
         if conn is not None:
             member.conns.add(conn)

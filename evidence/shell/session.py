@@ -31,7 +31,7 @@ from sidecar.terminal.logs import complain
 from sidecar.terminal.names import incarnation_name
 from sidecar.wire.frames import Channel, close_all
 
-_NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
+_NO_SERVER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """This process can't look; that tells nothing of where its path leads."""
 MOST_OLD_LIVES = 200
@@ -196,7 +196,7 @@ class ProcessSession(ClientShell):
 
     def disconnected(self, why: str) -> c.Event:
         leads = self._directory.leads() if self._directory is not None else Leads.HERE
-        return c.Disconnected({Leads.HERE: c.There.SAME, Leads.NOWHERE: c.There.NOBODY}.get(leads, c.There.ANOTHER))
+        return c.Disconnected({Leads.HERE: c.There.SAME, Leads.NOWHERE: c.There.NO_SERVER}.get(leads, c.There.ANOTHER))
 
     def _do_keep_copies(self, effect: c.KeepCopies) -> None:
         if not effect.more:
@@ -271,7 +271,7 @@ class ProcessSession(ClientShell):
         except OSError as error:
             if error.errno in _OUT_OF_ROOM and self._directory is not None:
                 return self.disconnected("")
-            return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
+            return c.Disconnected(c.There.NO_SERVER if error.errno in _NO_SERVER else c.There.ANOTHER)
         same = self._directory is None or self._directory.is_same(there)
         reached = False
         life: LifeLock | None = None
@@ -288,9 +288,9 @@ class ProcessSession(ClientShell):
         except LifeLockError as error:
             return c.Disconnected(c.There.SAME if same else c.There.ANOTHER, str(error))
         except OSError as error:
-            nobody = error.errno in _NOBODY
-            where = c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER
-            if life is None and not nobody:
+            no_server = error.errno in _NO_SERVER
+            where = c.There.NO_SERVER if no_server else c.There.SAME if same else c.There.ANOTHER
+            if life is None and not no_server:
                 return c.Disconnected(where, f"can't make its file in {self.run_dir / LIFE}: {error.strerror}")
             return c.Disconnected(where)
         finally:

@@ -16,6 +16,8 @@ from evidence.rules import events as e
 from evidence.rules import messages as m
 from evidence.rules.admission import Reception
 from evidence.shell import lifefiles
+from evidence.shell.memory import Reader
+from evidence.shell.reader_thread import ReaderThread
 from sidecar.kernel import peers, process_state
 from sidecar.kernel.lifelock import LifeProbe, NoLifeFile
 from sidecar.kernel.path_watch import make_private_directory
@@ -49,9 +51,16 @@ class EvidenceShell(Shell):
     machine: Receiving
 
     def __init__(
-        self, log: Log, run_dir: Path, pidfds: str, spoken: connections.Protocol, allow_uids: frozenset[int]
+        self,
+        log: Log,
+        run_dir: Path,
+        pidfds: str,
+        spoken: connections.Protocol,
+        allow_uids: frozenset[int],
+        reader: Reader | None = None,
     ) -> None:
         super().__init__(log)
+        self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
         self.directory = run_dir / lifefiles.LIFE
         self.processes = Processes(self.loop, pidfds)
         self.connections = connections.Connections(
@@ -67,6 +76,17 @@ class EvidenceShell(Shell):
         """What can't be looked at, and why, as the log has it: a look comes every tenth of a second, and each life file
         that a process shows is one.
         """
+
+    def close(self) -> None:
+        self.unwatch()
+        self.server_socket.close()
+        self.connections.close()
+        self._looks.end()
+        if self._reader is not None:
+            self._reader.end()
+        self.processes.close()
+        for probe in [*self._probes.values(), *(old for olds in self._old_lives.values() for old in olds)]:
+            probe.close()
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -164,6 +184,14 @@ class EvidenceShell(Shell):
             peers.Evidence.SENT: "sent pidfd",
             peers.Evidence.NONE: "end-of-file only",
         }[self.processes.evidence]
+
+    def read_memory(self, effect: e.ReadMemory) -> None:
+        if self._reader is not None:
+            self._reader.ask()
+
+    def send(self, effect: e.Send) -> None:
+        descriptors = self.processes.pidfds(effect.processes) if effect.processes else []
+        self.connections.send(effect.conn, effect.message, descriptors)
 
     # -- life files ------------------------------------------------------------------------------------------------
 
@@ -322,6 +350,9 @@ class EvidenceShell(Shell):
         e.LookUp: look_up,
         e.LookAt: look_at,
         e.Unlink: unlink,
+        e.ReadMemory: read_memory,
+        e.Send: send,
+        e.Persist: Shell.persist,
         context.Close: lambda server, effect: server.connections.drop(effect.conn),
         context.Publish: Shell.publish,
         context.Note: Shell.note,

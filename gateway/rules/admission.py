@@ -6,10 +6,10 @@
 3. In a switchover no new request is admitted, so that none can starve it; those that are with the engine may finish
    within a bound, and are then taken away, to be continued by the successor.
 4. Interrupted answers come first, oldest first, and only so many tokens of theirs are computed again at a time. Then
-   new requests, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all;
-   preflights, which need no key, are counted apart. Where the successor has the whole KV cache of the engine that was
-   lost, a context that was read there is kept but for its last block, as long as all of these together fit in that
-   cache: so none of them had to make room for another.
+   new requests, the most urgent first, and of these in the order of arrival. Both wait for a bounded time, and only so
+   many new ones wait at all; preflights, which need no key, are counted apart. Where the successor has the whole KV
+   cache of the engine that was lost, a context that was read there is kept but for its last block, as long as all of
+   these together fit in that cache: so none of them had to make room for another.
 5. An engine's death counts against each request that was sent to it and had got nothing from it, and never against one
    that waited, in the queue or for a connection. A request with two such deaths is a suspect: it is admitted alone,
    when no other request is with the engine that has got nothing yet, and none is admitted until the suspect has got
@@ -18,8 +18,14 @@
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, the request waits; when
    the lock has said for a while that it does, and the engine listens, it does. A request whose engine fails while it
    drains, or has withdrawn, waits for the next one at once.
-7. When the engine that served has left in order and there is no other, a new request is refused at once.
-8. Where no engine listens, one request at a time is admitted to see whether it does. As soon as it is known to listen,
+7. When the engine that served has left in order and there is no other, a new request is refused at once: not where a
+   pool says whose turn it is. There the lock may be at rest: its engine is asleep, so what is still with it is taken
+   away, and goes on with the next grant. A model of which the pool says that it can't be awake takes no new request;
+   one that was interrupted waits on.
+8. While another program has the host alone (`lease.py`), only requests that carry its token are admitted; the others
+   wait, or are refused. Those that are with an engine may finish within a bound, and go on afterwards. A token that has
+   ended is refused.
+9. Where no engine listens, one request at a time is admitted to see whether it does. As soon as it is known to listen,
    all are; when that request has gone and nothing is known, the next one is tried.
 
 Here is what changes: what an event means, and what each step does. Which step is due, and when to look again, are
@@ -34,7 +40,7 @@ from typing import Any
 from gateway.rules import due
 from gateway.rules import events as e
 from gateway.rules.deaths import Deaths
-from gateway.rules.grants import Grant, Phase
+from gateway.rules.grants import SERVES, Grant, Phase
 from gateway.rules.visitors import Visitor
 
 UNREACHABLE_S = 0.05
@@ -55,10 +61,17 @@ class Admission:
         self.last_served = -math.inf
         """When an engine was last known to serve."""
         self.severed = 0
+        self.strangers = 0
+        """Requests that were with an engine while the lease of the host couldn't be relied on."""
         self.deadline = math.inf
         self._served = False
         self._out: list[e.Effect] = []
         self._now = 0.0
+
+    @property
+    def strange(self) -> int:
+        """How many strangers are with an engine now."""
+        return sum(self.visitors[request].stranger for request in self.state.unleased)
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
@@ -123,13 +136,16 @@ class Admission:
         self.grants.away = True
         self._mind_who_serves()
 
+    def _outlook(self, event: e.Outlook) -> None:
+        self.state.failed = event.failed
+
     def _mind_who_serves(self) -> None:
         grant = self.grants.current
-        serves = grant is not None and grant.phase in (Phase.OPEN, Phase.DRAINING)
+        serves = grant is not None and grant.phase in SERVES
         if self._served and not serves:
             self.last_served = self._now
         self._served = serves
-        if not self.grants.ended:
+        if not self.grants.ended or self.bounds.turn_s is not None:
             self.state.alone_since = None
         elif self.state.alone_since is None:
             self.state.alone_since = self._now
@@ -180,11 +196,20 @@ class Admission:
                 refusal = e.Refuse(request, 503, f"{self.bounds.queue} requests are waiting for an engine already", 1)
             elif strikes > self.bounds.strikes:
                 refusal = e.Refuse(request, 502, POISON, for_good=True)
+            elif event.lease and event.lease != state.gate.token and event.lease <= state.gate.newest:
+                refusal = e.Refuse(request, 409, f"lease {event.lease} has ended{_is_leased(state.gate)}")
+            elif not state.gate.open and state.gate.refuse and not event.lease:
+                refusal = e.Refuse(request, 503, state.gate.why, state.gate.retry_after_s)
             if refusal is not None:
                 self._out.append(refusal)
                 return
-            visitor = Visitor(self._now, event.tokens, event.preflight, event.fingerprint, strikes)
+            until = self._now + self.bounds.queue_timeout_s
+            visitor = Visitor(event, self._now, event.until if event.until < until else until, strikes)
             visitors[request] = visitor
+            if event.lease:
+                visitors.leased.add(request)
+                if event.lease > state.gate.newest:
+                    self._out.append(e.LookAtLease())
         if event.again and not visitor.again:
             visitor.again, visitor.since = True, self._now
         state.returning.discard(request)
@@ -212,6 +237,9 @@ class Admission:
 
     def _over(self, event: e.Over) -> None:
         request, grant = event.request, self.grants.current
+        there = grant is not None and request in grant.leases and request in self.visitors
+        if there and self._now >= self.state.gate.until:
+            self._count_stranger(request)  # it may have been there since before that was known
         if request in self.visitors:
             if event.proved:
                 self.deaths.acquit(self.visitors[request])
@@ -259,6 +287,29 @@ class Admission:
     def _tick(self, event: e.Tick) -> None:
         """Time has passed."""
 
+    # -- the lease of the host -------------------------------------------------------------------------------------
+
+    def _lease_seen(self, event: e.LeaseSeen) -> None:
+        state, visitors = self.state, self.visitors
+        before, state.gate = state.gate, event
+        if event.until == -math.inf < before.until:
+            for request in state.unleased:
+                self._count_stranger(request)
+        if event.open and not before.open:
+            for request in list(visitors.interrupted):  # their wait for an engine begins now
+                visitors.stop_waiting(request)
+                visitors[request].since = self._now
+                visitors.wait(request)
+        for request in list(visitors.leased):
+            visitor = visitors[request]
+            if visitor.lease != event.token and (visitor.lease <= event.newest or visitor.since < event.looked_at):
+                self._turn_away(request, 409, f"lease {visitor.lease} has ended, or never was{_is_leased(event)}")
+
+    def _count_stranger(self, request: int) -> None:
+        visitor = self.visitors[request]
+        self.strangers += not (visitor.lease or visitor.stranger)
+        visitor.stranger = True
+
     # -- the steps that are due ------------------------------------------------------------------------------------
 
     def _close(self, step: due.Step) -> None:
@@ -295,6 +346,12 @@ class Admission:
         self.state.returning.add(request)
         self._out.append(e.TakeAway(request))
 
+    def _pause(self, step: due.Step) -> None:
+        unleased = self.state.unleased
+        self._note("paused", requests=len(unleased))
+        self.state.returning.update(unleased)
+        self._out += [e.TakeAway(request, leased=True) for request in unleased]
+
     def _refuse(self, step: due.Step) -> None:
         self._turn_away(step.request, step.status, step.why)
 
@@ -316,6 +373,9 @@ class Admission:
             if reread < visitor.tokens:
                 grant.kept_tokens -= visitor.tokens
         grant.lease(request, self._now, reread)
+        visitor.stranger = False  # one that comes back counts again: another may have had the host in between
+        if self._now >= state.gate.until:
+            self._count_stranger(request)
         if visitor.strikes >= self.bounds.strikes:
             state.trial = request
             self._note("suspect", request=request, token=grant.token, deaths=visitor.strikes)
@@ -332,9 +392,15 @@ class Admission:
         self._out.append(e.Note(event, detail))
 
 
+def _is_leased(gate: e.LeaseSeen) -> str:
+    return f": {gate.why}" if gate.why else ""
+
+
 _HANDLERS: dict[type, Callable[[Admission, Any], None]] = {
+    e.LeaseSeen: Admission._lease_seen,
     e.LockSeen: Admission._lock_seen,
     e.LockAway: Admission._lock_away,
+    e.Outlook: Admission._outlook,
     e.Wait: Admission._wait,
     e.Proved: Admission._proved,
     e.Free: Admission._free,
@@ -351,6 +417,7 @@ _STEPS: dict[due.Do, Callable[[Admission, due.Step], None]] = {
     due.Do.JUDGE: Admission._judge,
     due.Do.LOOK: Admission._look,
     due.Do.SEVER: Admission._sever,
+    due.Do.PAUSE: Admission._pause,
     due.Do.REFUSE: Admission._refuse,
     due.Do.ACQUIT: Admission._acquit,
     due.Do.ADMIT: Admission._admit,

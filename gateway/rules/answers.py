@@ -173,11 +173,13 @@ class ToolCall:
 class Choice:
     """What the client has of one choice."""
 
-    __slots__ = ("blanks", "finish", "ids", "offset", "parsed", "prompt", "reasoning", "role", "text", "tools")
+    __slots__ = ("blanks", "finish", "ids", "offset", "parsed", "prompt", "reasoning", "role", "text", "told", "tools")
 
     def __init__(self) -> None:
         self.ids = array("i")
         self.text = bytearray()
+        self.told = 0
+        """How many tokens the client had, without any text, when the choice began anew."""
         self.blanks = 0
         """How many of its pieces had neither text nor token ids."""
         self.prompt: array[int] | None = None
@@ -193,7 +195,7 @@ class Choice:
 
     @property
     def empty(self) -> bool:
-        return not (self.ids or self.text or self.reasoning or self.tools or self.finish)
+        return not (self.ids or self.told or self.text or self.reasoning or self.tools or self.finish)
 
 
 class Account:

@@ -1,4 +1,7 @@
-"""The rest of an answer, asked for choice by choice: prompt and tokens so far, as a completion.
+"""How an answer can go on when its engine is lost, given what its client has of it; and the rest of one that is
+continued, asked for choice by choice: prompt and tokens so far, as a completion.
+
+What is possible at all follows from the request (`kinds.py`); what is possible now, from how much is known of it.
 
 Each choice that isn't finished is a request of its own, whatever the first one was (a chat, several choices, several
 prompts). What comes back is put into the words of the first answer: its id, its model, its form, usage over all of it,
@@ -22,7 +25,7 @@ import msgspec
 from gateway.rules import answers, kinds
 from gateway.rules.answers import Account, Choice, Piece
 from gateway.rules.clients_part import UNFINISHED, ClientsPart, End, Torn, take_each
-from gateway.rules.kinds import Api, Kind
+from gateway.rules.kinds import Api, Kind, Recovery
 from gateway.rules.legs import Leg
 
 
@@ -37,24 +40,15 @@ class _Limits:
     """Text may be kept back because of stop strings."""
 
 
-class _Rest:
-    """One choice's."""
-
-    def __init__(self, prompt: int | None) -> None:
-        self.prompt = prompt
-        """How many prompt tokens the engine has to report when it goes on with the answer's tokens. None: there are no
-        such tokens, or it has reported them."""
-        self.told_before = 0
-        """How many tokens the client had, without any text, before the choice began anew."""
-
-
 class Continuing:
     def __init__(self, kind: Kind, account: Account, max_len: int | None) -> None:
         self._kind = kind
         self._account = account
         self._max_len = max_len
         self._limits = _limits_of(kind)
-        self._rests: dict[int, _Rest] = {}
+        self._awaits: dict[int, int | None] = {}
+        """For each choice that goes on: how many prompt tokens the engine has to report when it goes on with tokens of
+        the answer. None: there are no such tokens, or it has reported them."""
         self.proven = False
         """The engine has given a token."""
 
@@ -82,12 +76,11 @@ class Continuing:
             had = self._account.choice(index)
             if had.finish is not None:
                 continue
-            told = len(had.ids)
             if not (had.text or self._kind.wants_ids or self._kind.logprobs):
+                had.told = max(had.told, len(had.ids))
                 del had.ids[:]  # the client has nothing of it: it begins anew, and the engine's own text is right
             prompt = _prompt(self._kind, self._account, index)
-            rest = self._rests[index] = _Rest(len(prompt) if had.ids else None)
-            rest.told_before = told - len(had.ids)
+            self._awaits[index] = len(prompt) if had.ids else None
             if self._kind.api is Api.CHAT and not had.role:
                 said += answers.role_of(self._account, index)
                 had.role = True
@@ -104,7 +97,7 @@ class Continuing:
     @property
     def choices(self) -> list[int]:
         """Those that go on."""
-        return list(self._rests)
+        return list(self._awaits)
 
     def take(self, leg: Leg, data: bytes) -> ClientsPart:
         """Raises sse.TooLarge."""
@@ -120,7 +113,7 @@ class Continuing:
 
     def _take(self, index: int, data: bytes) -> bytes:
         """An event of the rest of this choice. What can be told by now. Raises Malformed, BrokenOff or Torn."""
-        rest, had = self._rests[index], self._account.choice(index)
+        had = self._account.choice(index)
         chunk = answers.read(data, 1)
         self._account.fingerprint = chunk.system_fingerprint or self._account.fingerprint
         said = b""
@@ -129,10 +122,10 @@ class Continuing:
                 break
             if had.prompt is None and choice.prompt_token_ids is not None:
                 had.prompt = answers.tokens(choice.prompt_token_ids)
-            if rest.prompt is not None:
-                if len(choice.prompt_token_ids or ()) != rest.prompt:
+            if self._awaits[index] is not None:
+                if len(choice.prompt_token_ids or ()) != self._awaits[index]:
                     raise Torn("this engine can't begin with text in the middle of an answer")
-                rest.prompt = None
+                self._awaits[index] = None
             ids = choice.token_ids
             if ids is None:
                 raise answers.Malformed("it was asked for token ids, and tells none")
@@ -143,13 +136,13 @@ class Continuing:
         return said
 
     def _tell(self, index: int, piece: Piece) -> bytes:
-        rest, choice = self._rests[index], self._account.choice(index)
+        choice = self._account.choice(index)
         if isinstance(piece.logprobs, dict):
             _go_on_counting(choice, piece.logprobs)
         choice.ids.extend(piece.ids)
         choice.text += piece.text.encode("utf-8", "replace")
         choice.finish = piece.finish
-        if rest.told_before >= len(choice.ids) and not piece.text and piece.finish is None:
+        if choice.told >= len(choice.ids) and not piece.text and piece.finish is None:
             return b""
         return answers.chunk_of(self._kind, self._account, index, piece)
 
@@ -168,6 +161,48 @@ def _go_on_counting(choice: Choice, logprobs: dict[str, Any]) -> None:
         offsets.append(choice.offset)
         choice.offset += len(token)
     logprobs["text_offset"] = offsets
+
+
+# -- how it can go on -----------------------------------------------------------------------------------------------
+
+BYTES_A_TOKEN = 4
+"""About so many a token has, where tokens aren't known."""
+
+
+def recovery_of(kind: Kind, account: Account | None, max_len: int | None) -> Recovery | None:
+    """For a client that has the head of an answer. None: it has nothing of the answer itself, and may have any whole
+    one.
+    """
+    if account is None:
+        return Recovery.ENDED
+    if not account.id:
+        return None  # it has comments only
+    if account.empty:
+        return Recovery.COMPARED  # a role; there is nothing that could differ
+    if kind.recovery is Recovery.CONTINUED and Continuing.can(kind, account, max_len):
+        return Recovery.CONTINUED
+    return Recovery.COMPARED if kind.same_again else Recovery.ENDED
+
+
+def tokens_to_read(kind: Kind, account: Account | None) -> int:
+    """About so many an engine has to read before it can go on: prompt and answer, or the prompt alone where all of the
+    answer is made again.
+    """
+    if account is None:
+        return len(kind.body) // BYTES_A_TOKEN
+    choices = account.choices
+    if kind.recovery is Recovery.CONTINUED:
+        known = sum(len(choice.prompt or ()) + len(choice.ids) for choice in choices if choice.finish is None)
+    else:
+        known = sum(len(choice.prompt or ()) for choice in choices)
+    return known or len(kind.body) // BYTES_A_TOKEN
+
+
+def obstacle(kind: Kind) -> str:
+    """Why it can't."""
+    if kind.api is Api.OTHER:
+        return "its form is not known here"
+    return kind.why or "the engine tells no token ids"
 
 
 # -- what is asked for ------------------------------------------------------------------------------------------------

@@ -4,16 +4,18 @@ the pause that it sees when its engine is lost: how long it is, and where the ti
 Nothing that was said can be taken back.
 """
 
+from gateway.rules import errors, sse
 from gateway.rules import events as e
-from gateway.rules import sse
 from gateway.rules.legs import Leg
 
 
 class Delivery:
-    __slots__ = ("_events", "_number", "_pause", "_talked_at", "opened", "spoken_at")
+    __slots__ = ("_events", "_number", "_pause", "_talked_at", "greeted", "opened", "spoken_at")
 
-    def __init__(self, number: int, now: float) -> None:
+    def __init__(self, number: int, now: float, greeted: bool) -> None:
         self._number = number
+        self.greeted = greeted
+        """The head of a stream is out, and comments: nothing of an answer."""
         self.opened = False
         """The head is out, and what follows is the body of that answer."""
         self._events = False
@@ -29,39 +31,46 @@ class Delivery:
         out: list[e.Effect] = []
         if not self.opened:
             assert leg is not None
-            out.append(self._open(leg))
+            out += self._open(leg)
         if engine and self._pause is not None:
-            out.append(e.Resumed(self._number, self._pause.over(self.spoken_at, now)))
+            if not self._pause.leased:
+                out.append(e.Resumed(self._number, self._pause.over(self.spoken_at, now)))
             self._pause = None
         out.append(e.Send(self._number, data))
         self.spoken_at = self._talked_at = now
         return out
 
     def comment(self, text: str, now: float, leg: Leg | None) -> list[e.Effect]:
-        """So that no proxy between client and door takes the connection for dead."""
+        """So that no proxy between client and door takes the connection for dead, and a person knows what for."""
         out: list[e.Effect] = []
         if not self.opened and leg is not None:
-            out.append(self._open(leg))
+            out = self._open(leg)
+        elif not self.opened and not self.greeted:
+            self.greeted = True
+            out.append(e.Open(self._number, 200, errors.EVENTS))
         self._talked_at = now
         return [*out, e.Send(self._number, sse.comment(text))]
 
-    def _open(self, leg: Leg) -> e.Effect:
+    def _open(self, leg: Leg) -> list[e.Effect]:
         self.opened, self._events = True, leg.reader is not None
-        return e.Open(self._number, leg.status, leg.headers)
+        return [] if self.greeted else [e.Open(self._number, leg.status, leg.headers)]
 
     def quiet_for(self, now: float) -> float:
         return now - self._talked_at
 
-    def say_whole(self, status: int, headers: e.Headers, body: bytes) -> e.Effect:
+    def say_whole(self, status: int, headers: e.Headers, body: bytes) -> list[e.Effect]:
+        """An answer in one piece, to a client that has nothing; in a stream it is an error."""
         self.opened = True
-        return e.Whole(self._number, status, headers, body)
+        if self.greeted:
+            return [e.Send(self._number, sse.event(b"".join(body.splitlines()))), e.Cut(self._number)]
+        return [e.Whole(self._number, status, headers, body)]
 
     def fail(self, error: bytes, *, named: bool, headers: e.Headers) -> list[e.Effect]:
         """The answer ends with an error. `named`: where it is a stream, its events have names. `headers`: where nothing
         of an answer is out.
         """
         if not self.opened:
-            return [self.say_whole(502, headers, error)]
+            return self.say_whole(502, headers, error)
         said: list[e.Effect] = []
         if self._events:
             said.append(e.Send(self._number, b"event: error\n" * named + sse.event(error)))
@@ -74,9 +83,10 @@ class Delivery:
         """Its engine was lost, and it has had nothing of another one."""
         return self._pause is not None
 
-    def lost(self, now: float) -> None:
+    def lost(self, now: float, leased: bool) -> None:
+        """`leased`: no engine was lost, it had to give way."""
         if self._pause is None:
-            self._pause = _Pause(now)
+            self._pause = _Pause(now, leased)
 
     def admitted(self, now: float, open_since: float) -> None:
         if self._pause is not None:
@@ -89,9 +99,10 @@ class Delivery:
 
 
 class _Pause:
-    __slots__ = ("admitted_at", "noticed_at", "open_since", "read_at")
+    __slots__ = ("admitted_at", "leased", "noticed_at", "open_since", "read_at")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, leased: bool) -> None:
+        self.leased = leased
         self.noticed_at = self.admitted_at = self.open_since = now
         self.read_at: float | None = None
 

@@ -48,8 +48,23 @@ class State:
         """The token of the newest of the lost grants that were ever open: a KV cache that is kept is that engine's."""
         self.alone_since: float | None = None
         """The engine that served has left in order, and there is no other."""
+        self.gate = e.LeaseSeen()
+        """Which requests the lease of the door's host lets in."""
+        self.failed = ""
+        """Why the model can't be awake for now, as the pool says."""
         self.stop_at: float | None = None
         """The requests that are still here then are refused. Infinite once that is done."""
+
+    @property
+    def unleased(self) -> list[int]:
+        """The requests that are with the engine and carry no token."""
+        grant, apart = self.grants.current, (self.visitors.leased, self.returning, self.doubts)
+        return [each for each in grant.leases if not any(each in some for some in apart)] if grant is not None else []
+
+    def lets_in(self, request: int) -> bool:
+        """As far as the lease of the door's host goes."""
+        lease = self.visitors[request].lease
+        return lease == self.gate.token if lease else self.gate.open
 
 
 # -- the steps ------------------------------------------------------------------------------------------------------
@@ -65,7 +80,10 @@ class Do(enum.Enum):
     LOOK = "look"
     """Does the newest grant's engine listen?"""
     SEVER = "sever"
-    """The drain has taken as long as it may: the requests that are left are continued by the successor."""
+    """The drain has taken as long as it may, or the engine is asleep: the requests that are left go on with the next
+    grant."""
+    PAUSE = "pause"
+    """The host is to be leased to another, and requests have had their time to finish: they go on afterwards."""
     REFUSE = "refuse"
     """A request has waited in vain."""
     ACQUIT = "acquit"
@@ -95,10 +113,14 @@ def plan(state: State, now: float) -> Step | float:
         if isinstance(verdict, Step):
             return verdict
         at = min(at, verdict)
-    if grant is not None and grant.phase is Phase.DRAINING and grant.leases:
+    if grant is not None and grant.sever_at < NEVER and grant.leases:
         if now >= grant.sever_at:
             return Step(Do.SEVER)
         at = min(at, grant.sever_at)
+    if not state.gate.open and grant is not None and state.unleased:
+        if now >= state.gate.pause_at:
+            return Step(Do.PAUSE)
+        at = min(at, state.gate.pause_at)
     if state.visitors.new or state.visitors.interrupted:
         for question in (_turn, _in_vain, _patience):
             found = question(state, now)
@@ -168,16 +190,19 @@ def _turn(state: State, now: float) -> Step | float:
 def _next(state: State, grant: Grant) -> int | None:
     """The request whose turn it is, if there is one."""
     visitors, strikes = state.visitors, state.bounds.strikes
-    suspect = None
-    for request in visitors.interrupted:
+    suspect, interrupted, new = None, visitors.interrupted, visitors.new
+    if not state.gate.open or visitors.leased:
+        interrupted = [each for each in interrupted if state.lets_in(each)]
+        new = [each for each in new if state.lets_in(each)]
+    for request in interrupted:
         if visitors[request].strikes < strikes:
             room = state.bounds.reread_tokens - sum(grant.rereading.values())
             return request if to_compute(state, grant, visitors[request]) <= room or not grant.rereading else None
         suspect = request if suspect is None else suspect
     if suspect is None:
-        if not visitors.new:
+        if not new:
             return None
-        suspect = visitors.new[0]
+        suspect = new[0]
         if visitors[suspect].strikes < strikes:
             return suspect
     return None if grant.unproven else suspect
@@ -194,12 +219,16 @@ def to_compute(state: State, grant: Grant, visitor: Visitor) -> int:
 
 def _in_vain(state: State, now: float) -> Step | float:
     """When a pod ends its engines are told before its door is, and Services may still send requests here. One that
-    waited would wait in vain. An engine that only binds its socket again is given some time.
+    waited would wait in vain. An engine that only binds its socket again is given some time. So would one for a model
+    that can't be started or waked; an answer that was interrupted waits on.
     """
-    if state.alone_since is None or not state.visitors.new:
+    new = state.visitors.new
+    if state.failed and new:
+        return Step(Do.REFUSE, new[0], status=503, why=state.failed)
+    if state.alone_since is None or not new:
         return NEVER
     at = state.alone_since + state.bounds.hold_s
-    return Step(Do.REFUSE, state.visitors.new[0], status=503, why=ENDED) if now >= at else at
+    return Step(Do.REFUSE, new[0], status=503, why=ENDED) if now >= at else at
 
 
 def _patience(state: State, now: float) -> Step | float:
@@ -207,18 +236,23 @@ def _patience(state: State, now: float) -> Step | float:
     others have theirs, it isn't given up.
     """
     bounds, visitors, at = state.bounds, state.visitors, NEVER
-    if visitors.longest:
-        since, longest = visitors.longest[0]
-        at = max(since, state.moved_at) + bounds.failover_timeout_s
+    waits = visitors.longest
+    if not state.gate.open:  # a paused answer waits for the end of another's lease, and then for its turn
+        waits = [each for each in waits if state.lets_in(each[1])]
+    if waits:
+        since, longest = waits[0]
+        within_s = bounds.turn_s or bounds.failover_timeout_s
+        at = max(since, state.moved_at) + within_s
         if now >= at:
-            why = f"the engine was lost, and no other took over within {bounds.failover_timeout_s:g} s"
+            why = f"the engine was lost, and no other took over within {within_s:g} s"
             return Step(Do.REFUSE, longest, status=502, why=why)
     if visitors.new:
-        first = visitors.new[0]
-        first_at = visitors[first].since + bounds.queue_timeout_s
+        first_at, first = visitors.first_end
         if now >= first_at:
-            return Step(
-                Do.REFUSE, first, status=503, why=f"no engine was there to serve it within {bounds.queue_timeout_s:g} s"
-            )
+            since = visitors[first].since
+            status = 504 if first_at < since + bounds.queue_timeout_s else 503
+            why = f"no engine was there to serve it within {first_at - since:g} s"
+            why = why if state.lets_in(first) else state.gate.why
+            return Step(Do.REFUSE, first, status=status, why=why)
         at = min(at, first_at)
     return at

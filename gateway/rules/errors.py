@@ -6,6 +6,7 @@
 import msgspec
 
 JSON = [(b"content-type", b"application/json")]
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -14,14 +15,28 @@ _TYPES = {
     405: "invalid_request_error",
     408: "request_timeout",
     413: "request_too_large",
+    429: "rate_limit_exceeded",
     431: "headers_too_large",
     503: "service_unavailable",
+    504: "timeout",
 }
 
 
-def body(status: int, why: str, param: str | None = None) -> bytes:
+class Refusal(Exception):
+    """A request that is refused. `more`: fields of the error."""
+
+    def __init__(self, status: int, why: str, *, retry_after_s: int = 0, **more: int | None) -> None:
+        super().__init__(why)
+        self.status, self.retry_after_s, self.more = status, retry_after_s, more
+
+    def answer(self) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        said = body(self.status, str(self), None, **self.more)
+        return self.status, said, [*JSON, *again(True, self.retry_after_s)]
+
+
+def body(status: int, why: str, param: str | None = None, **more: int | None) -> bytes:
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return msgspec.json.encode({"error": {"message": why, "type": kind, "param": param, "code": status}})
+    return msgspec.json.encode({"error": {"message": why, "type": kind, "param": param, "code": status, **more}})
 
 
 def again(retry_safe: bool, retry_after_s: int = 0) -> list[tuple[bytes, bytes]]:

@@ -5,6 +5,7 @@ Requests are known by a number, the door's own and never used again. A request m
 """
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class Outcome(enum.Enum):
     """No engine was asked, and the client was told so."""
     LEFT = "left"
     """The client went before the end."""
+    HANDED_ON = "handed_on"
+    """Its client has nothing of an answer, and another model of its ladder is to answer it."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -37,17 +40,22 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
-class Arrived(Event, frozen=True):
+class OfRequest(Event, frozen=True):
+    """What happens to one request, or is wanted for it."""
+
+    request: int
+
+
+class Arrived(OfRequest, frozen=True):
     """A client wants something."""
 
-    request: int
     kind: Kind
+    greeted: bool = False
+    """It has the head of a stream already, and comments: another model was to answer it."""
 
 
-class Left(Event, frozen=True):
+class Left(OfRequest, frozen=True):
     """The client has gone."""
-
-    request: int
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -59,10 +67,9 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """The body's, if it was said."""
 
 
-class Heard(Event, frozen=True):
+class Heard(OfRequest, frozen=True):
     """An engine has said some of its answer, and often all of it at once."""
 
-    request: int
     leg: int
     head: Head | None = None
     """Here the answer begins."""
@@ -71,20 +78,18 @@ class Heard(Event, frozen=True):
     """The answer is whole, as far as HTTP can tell."""
 
 
-class Broke(Event, frozen=True):
+class Broke(OfRequest, frozen=True):
     """No more comes on this leg, and what came isn't whole."""
 
-    request: int
     leg: int
     why: str
     malformed: bool = False
     """It was no HTTP: nothing of it can be believed."""
 
 
-class NotSent(Event, frozen=True):
+class NotSent(OfRequest, frozen=True):
     """No engine listens where this one was said to be: it never saw the request."""
 
-    request: int
     leg: int
     why: str
 
@@ -140,10 +145,43 @@ class LockSeen(Event, frozen=True):
     """Engines that could take over."""
     others: bool = True
     """Some engine waits for the lock, or starts."""
+    resting: bool = False
+    """The lock is at rest: its engine has given the memory back, and no engine is granted until it is waked."""
+
+
+class Outlook(Event, frozen=True):
+    """What the pool says of this door's model."""
+
+    says: str
+    """What a request that waits for it waits for: for its client, in a comment."""
+    failed: str = ""
+    """Why it can't be awake for now: no new request waits for it."""
 
 
 class LockAway(Event, frozen=True):
     """No lock server answers. The holder serves on."""
+
+
+class LeaseSeen(Event, frozen=True):
+    """What the lease of this door's host means for requests (`lease.py`). Without one: what it is by default."""
+
+    open: bool = True
+    """Those without a token are admitted."""
+    until: float = math.inf
+    """So long the door's own lease is relied on; in the past: nothing is verified."""
+    token: int = 0
+    """Those that carry it are admitted: another has the host alone."""
+    newest: int = 0
+    """The newest that is known to have been given."""
+    why: str = ""
+    """Why the others aren't."""
+    retry_after_s: int = 1
+    refuse: bool = False
+    """They are refused at once, and don't wait."""
+    pause_at: float = math.inf
+    """Those that are with an engine are taken away then, and go on when the door is open again."""
+    looked_at: float = -math.inf
+    """All of this was looked at then, or later."""
 
 
 class Stop(Event, frozen=True):
@@ -155,10 +193,9 @@ class Stop(Event, frozen=True):
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Ask(Event, frozen=True):
+class Ask(OfRequest, frozen=True):
     """Sends a request to the engine of this token."""
 
-    request: int
     leg: int
     token: int
     url: str
@@ -170,6 +207,10 @@ class Ask(Event, frozen=True):
     """It may be sent once more on another connection, if this one turns out to have been closed before."""
 
 
+class LookAtLease(Event, frozen=True):
+    """A request carries a token that isn't known yet."""
+
+
 class Look(Event, frozen=True):
     """Does the engine listen? Connects to this token's, and asks nothing. `Connected` or `Unreachable` comes."""
 
@@ -177,53 +218,50 @@ class Look(Event, frozen=True):
     url: str
 
 
-class Drop(Event, frozen=True):
+class Drop(OfRequest, frozen=True):
     """This leg's answer isn't wanted any more."""
 
-    request: int
     leg: int
     ending: bool
     """All of it is here but its end; the connection can be used again after that."""
 
 
-class Whole(Event, frozen=True):
+class Whole(OfRequest, frozen=True):
     """A whole answer for the client."""
 
-    request: int
     status: int
     headers: Headers
     body: bytes
 
 
-class Open(Event, frozen=True):
+class Open(OfRequest, frozen=True):
     """The client's answer begins; its length isn't known."""
 
-    request: int
     status: int
     headers: Headers
 
 
-class Send(Event, frozen=True):
-    request: int
+class Send(OfRequest, frozen=True):
     data: bytes
 
 
-class End(Event, frozen=True):
+class End(OfRequest, frozen=True):
     """The client's answer is complete."""
 
-    request: int
 
-
-class Cut(Event, frozen=True):
+class Cut(OfRequest, frozen=True):
     """The client's answer breaks off here, and must not look complete."""
 
-    request: int
+
+class HandOn(OfRequest, frozen=True):
+    """The next model of its ladder is to answer it; `Over` follows. `greeted` as with `Arrived`."""
+
+    greeted: bool
 
 
-class Over(Event, frozen=True):
+class Over(OfRequest, frozen=True):
     """The request needs nothing any more."""
 
-    request: int
     outcome: Outcome
     how: str
     """`passed`, `continued`, `compared`, `restarted`: what the engines' deaths made of it."""
@@ -252,10 +290,9 @@ class Gap(msgspec.Struct, frozen=True):
     """Until it gave something that the client didn't have, and its text was known."""
 
 
-class Resumed(Event, frozen=True):
+class Resumed(OfRequest, frozen=True):
     """A client whose engine was lost gets something of another one."""
 
-    request: int
     gap: Gap
 
 
@@ -276,6 +313,8 @@ class Bounds:
     no engine listens where it was: it is dead, and the lock hasn't heard of it."""
     queue: int = 1000
     queue_timeout_s: float = 60.0
+    turn_s: float | None = None
+    """Where a pool says whose turn it is: for so long an interrupted request waits for its model's."""
     reread_tokens: int = 8192
     """How many tokens of interrupted answers the new engine computes again at a time; one answer may have more."""
     drain_timeout_s: float | None = None
@@ -300,50 +339,47 @@ class Bounds:
 # -- between the two machines --------------------------------------------------------------------------------------
 
 
-class Wait(Event, frozen=True):
+class Wait(OfRequest, frozen=True):
     """From a request: it wants an engine. `again`: one that had it was lost. `tokens`: so many it has to read."""
 
-    request: int
     again: bool
     tokens: int
     fingerprint: int = 0
     """Requests that ask the same have the same one. 0: this one asks nothing that could be told from others."""
     preflight: bool = False
     """It may be one, and needs no key then: it takes no place of others."""
+    priority: int = 0
+    """The lowest is the most urgent."""
+    until: float = math.inf
+    """If no engine has it by then its client doesn't want it any more."""
+    lease: int = 0
+    """The token that it carries."""
 
 
-class Doubt(Event, frozen=True):
+class Doubt(OfRequest, frozen=True):
     """From a request: its engine failed. Does it still hold the lock?"""
 
-    request: int
 
-
-class Proved(Event, frozen=True):
+class Proved(OfRequest, frozen=True):
     """From a request: its engine has given some of its answer."""
 
-    request: int
 
-
-class Free(Event, frozen=True):
+class Free(OfRequest, frozen=True):
     """From a request: it needs no engine any more."""
 
-    request: int
 
-
-class Admit(Event, frozen=True):
+class Admit(OfRequest, frozen=True):
     """From admission: this engine is to have it."""
 
-    request: int
     token: int
     url: str
     since: float
     """When it began to take requests."""
 
 
-class Refuse(Event, frozen=True):
+class Refuse(OfRequest, frozen=True):
     """From admission: no engine can have it."""
 
-    request: int
     status: int
     why: str
     retry_after_s: int = 0
@@ -351,16 +387,16 @@ class Refuse(Event, frozen=True):
     """The same request will be refused again."""
 
 
-class TakeAway(Event, frozen=True):
+class TakeAway(OfRequest, frozen=True):
     """From admission: the engine that has it is to have it no more."""
 
-    request: int
+    leased: bool = False
+    """The host is leased to another; the engine is well."""
 
 
-class Verdict(Event, frozen=True):
+class Verdict(OfRequest, frozen=True):
     """From admission: what the lock says of the engine that failed."""
 
-    request: int
     lost: bool
     """Another engine is to have it."""
 

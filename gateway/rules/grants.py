@@ -9,7 +9,7 @@ import enum
 import math
 
 from gateway.rules import events as e
-from gateway.rules.phases import BrokenRule
+from gateway.rules.legs import BrokenRule
 
 
 class Phase(enum.Enum):
@@ -35,6 +35,9 @@ FOLLOWS: dict[Phase, frozenset[Phase]] = {
 }
 
 
+SERVES = (Phase.OPEN, Phase.DRAINING)
+
+
 class Grant:
     def __init__(self, token: int, engine_id: str) -> None:
         self.token = token
@@ -53,7 +56,7 @@ class Grant:
         self.kept_tokens = self.kept_block = 0
         """It goes on with its predecessor's KV cache, of so many tokens that no context was counted for yet."""
         self.sever_at = math.inf
-        """When a drain's bound is over."""
+        """When the requests that are with it are taken away: a drain's bound is over, or its engine is asleep."""
         self.planned = False
         """It is to end, or has withdrawn: no request is to blame for what becomes of it."""
 
@@ -148,6 +151,10 @@ class Grants:
         if not seen.token or seen.token < self.newest:
             if self.current is not None and self.current.phase is not Phase.LOST:
                 self.current.move(Phase.CLOSED)
+                if seen.resting and seen.state == "FREE":  # it was given back
+                    self.current.planned, self.current.sever_at = True, now
+                else:
+                    self.current.sever_at = math.inf
             if not seen.token:
                 return []
             return [_note("old_token", token=seen.token, newest=self.newest, engine=seen.engine_id)]

@@ -70,6 +70,8 @@ class Handoffs:
         """The last status in which an engine served."""
 
     def see(self, status: Status, now: float, wall: float) -> None:
+        if status.resting:  # its engine sleeps, or is about to: no engine fails over
+            self.now = self._served = None
         self._meet(status, wall)
         holder, last = status.holder, self._served
         serves = holder is not None and bool(holder.endpoint) and status.state == "HELD"

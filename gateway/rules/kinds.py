@@ -11,11 +11,14 @@ COMPARED. So that a compared answer is the same every time, it gets a seed if it
 """
 
 import enum
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from gateway.rules import errors
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -66,6 +69,15 @@ class Kind(msgspec.Struct, frozen=True):
     seeded: bool = False
     """The seed is ours: another one will do where the answer is continued."""
     model: str = ""
+    lease: int = 0
+    """The token of the exclusive lease that it carries."""
+    client: str = ""
+    """What it calls itself, or its key or address: where a pool says what each may have."""
+    priority: int = 0
+    until: float = math.inf
+    """It is to have an engine by then."""
+    ladder: bool = False
+    """Another model may answer it."""
 
 
 class NotAllowed(Exception):
@@ -79,6 +91,7 @@ class WrongMethod(Exception):
 MOST_CHOICES = 1024
 """A streamed answer with more for each prompt is passed on as it comes: no account is kept of it. So is one whose `n`
 is no number here: an engine may take 2.0 or "2" for 2."""
+LEASE = b"x-failover-lease"
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 _NOT_UNDER_V1 = {
     "/tokenize",
@@ -111,6 +124,9 @@ _ASKS = _NOT_UNDER_V1 | {
     "/v1/completions/derender",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
+    "/v1/audio/speech",
+    "/v1/images/generations",
+    "/v1/images/edits",
     "/v1/classify",
     "/v1/pooling",
     "/v1/systemone",
@@ -202,9 +218,10 @@ def kind_of(
     request_id: str,
     seed: int,
     parses: Callable[[str], bool] = lambda model: False,
+    tells_ids: bool = True,
 ) -> Kind:
-    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed or
-    WrongMethod.
+    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? `tells_ids`: its
+    engine may tell token ids. Raises NotAllowed or WrongMethod.
     """
     path = allowed(method, target)
     named = request_id, hash((path, body)) if body else 0
@@ -214,7 +231,7 @@ def kind_of(
             asked = _read_asked(body)
             model = asked.model if isinstance(asked.model, str) else ""
             kind = Kind(method, target, headers, body, *named, _GENERATES[path], model=model)
-            return kind if asked.stream is not True else _streaming(kind, read_fields(body), seed, parses)
+            return kind if asked.stream is not True else _streaming(kind, read_fields(body), seed, parses, tells_ids)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
             model = ""  # it is no request that an engine takes: the engine says what is wrong with it
     elif method == "POST":
@@ -223,7 +240,16 @@ def kind_of(
     return Kind(method, target, headers, body, *named, repeatable=again, streams=streams, model=model)
 
 
-def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
+def carrying(kind: Kind, token: bytes) -> Kind:
+    """The same with the token of an exclusive lease, as its header has it. Raises errors.Refusal."""
+    if not token:
+        return kind
+    if not token.isdigit() or len(token) > 18:
+        raise errors.Refusal(400, "x-failover-lease has to be the token of a lease")
+    return msgspec.structs.replace(kind, lease=int(token))
+
+
+def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool], tells_ids: bool) -> Kind:
     if _per_prompt(fields) > MOST_CHOICES or type(value(fields, "n")) not in (int, type(None)):
         return msgspec.structs.replace(base, streams=True, api=Api.OTHER)
     options = value(fields, "stream_options")
@@ -231,6 +257,8 @@ def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool
     why = _why_not_continued(base.api, fields)
     if not why and base.api is Api.CHAT and parses(base.model):
         why = "reasoning"
+    if not why and not tells_ids:
+        why = "token_ids"
     greedy = value(fields, "temperature") == 0
     if not why and not greedy and value(fields, "seed") is not None:
         why = "seed"
@@ -321,7 +349,7 @@ def _model_and_stream(body: bytes, headers: Headers) -> tuple[str, bool]:
         model = value(fields, "model")
         return (model if isinstance(model, str) else ""), value(fields, "stream") is True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = re.search(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n', body)
+        found = re.search(rb'name="model"\r\n(?:[^\r\n]{1,1000}\r\n){0,8}\r\n([^\r\n]{0,1000})\r\n', body)
         return (found[1].decode("utf-8", "replace") if found else ""), False
 
 

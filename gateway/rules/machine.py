@@ -23,7 +23,7 @@ _MODELS_MOST = 1000
 
 _FOR_ADMISSION = frozenset(
     (
-        *(e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable),
+        *(e.LockSeen, e.LockAway, e.LeaseSeen, e.Stop, e.Connected, e.Unreachable),
         *(e.Wait, e.Doubt, e.Proved, e.Free),
     )
 )
@@ -42,6 +42,8 @@ class Machine:
         self.requests: dict[int, Request] = {}
         self.models: tuple[str, ...] = ()
         self.max_len: int | None = None
+        self.outlook = ""
+        """What a request that waits is told, where a pool says so."""
         self.parses: set[str] = set()
         """Models whose chats are known to go through a parser of their engine's."""
         self.deadline = self._look_at = math.inf
@@ -74,6 +76,9 @@ class Machine:
                 queue += self.admission.handle(said, now)
             elif kind is e.Tick:
                 queue += [*self._mind_time(now), *self.admission.handle(said, now)]
+            elif kind is e.Outlook:
+                self.outlook = said.says
+                queue += self.admission.handle(said, now)
             elif kind is e.Models:
                 self.models, self.max_len = said.names, said.max_len
             else:
@@ -82,7 +87,7 @@ class Machine:
         return out
 
     def _begin(self, event: e.Arrived, now: float) -> list[e.Effect]:
-        request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now)
+        request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now, event.greeted)
         if now + LOOK_S < self._look_at:
             self._look_at = now + LOOK_S
         return request.begin()
@@ -91,7 +96,8 @@ class Machine:
         if now < self._look_at:
             return []
         self._look_at = now + LOOK_S if self.requests else math.inf
-        return [effect for request in self.requests.values() for effect in request.mind_time(now, self._moved_at)]
+        requests, moved_at, outlook = self.requests.values(), self._moved_at, self.outlook
+        return [effect for request in requests for effect in request.mind_time(now, moved_at, outlook)]
 
     def _ask(self, event: Any, now: float) -> list[e.Effect]:
         request = self.requests.get(event.request)

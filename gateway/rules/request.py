@@ -12,10 +12,14 @@ The client has the bytes that were passed on, and nothing takes them back. Every
 4. Nothing is passed on of an engine that the door has taken away.
 5. A stream whose engine says nothing for long ends with an error: comments keep its client's own time-out from passing.
 6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
+7. An error, of the door's or an engine's, isn't told to a client that has nothing of an answer while another model of
+   its ladder may answer: that one is asked. What may change something isn't asked twice.
+8. A stream that waits for its model's turn is told what it waits for, in comments. The head is then out, and an error
+   is an event.
 
-Its parts: `legs.py` has the exchanges with the engine, `undisturbed.py`, `continuing.py` and `comparing.py` each make
-an answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of
-phases, and `recovery.py` says how an answer can go on. Pure.
+Its parts: `legs.py` has the table of phases, and the exchanges with the engine; `clients_part.py`, `continuing.py` and
+`comparing.py` each make an answer for the client of what comes; `delivery.py` has what was said to the client. How an
+answer can go on is said in `continuing.py`. Pure.
 """
 
 from collections.abc import Callable
@@ -25,15 +29,12 @@ import msgspec
 from gateway.rules import answers, errors, sse
 from gateway.rules import events as e
 from gateway.rules.answers import Account
-from gateway.rules.clients_part import UNFINISHED, ClientsPart, End
+from gateway.rules.clients_part import UNFINISHED, ClientsPart, End, Undisturbed
 from gateway.rules.comparing import Comparison
-from gateway.rules.continuing import Continuing
+from gateway.rules.continuing import Continuing, obstacle, recovery_of, tokens_to_read
 from gateway.rules.delivery import Delivery
 from gateway.rules.kinds import Api, Kind, Recovery
-from gateway.rules.legs import Leg, Legs
-from gateway.rules.phases import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Phase
-from gateway.rules.recovery import obstacle, recovery_of, tokens_to_read
-from gateway.rules.undisturbed import Undisturbed
+from gateway.rules.legs import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Request:
         "_untold", "account", "kind", "max_len", "number", "phase", "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
-    def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
+    def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float, greeted: bool = False) -> None:
         self.number = number
         self.kind = kind
         self.phase = Phase.WAITING
@@ -69,7 +70,7 @@ class Request:
         """The model's bound on prompt and answer together."""
         self._bounds = bounds
         self._legs = Legs(number, kind)
-        self._delivery = Delivery(number, now)
+        self._delivery = Delivery(number, now, greeted)
         self._mode: Undisturbed | Continuing | Comparison | None = None
         self._proven = False
         """The engine has given some of the answer."""
@@ -84,8 +85,10 @@ class Request:
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def begin(self) -> list[e.Effect]:
-        tokens = tokens_to_read(self.kind, self.account)
-        return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
+        kind, tokens = self.kind, tokens_to_read(self.kind, self.account)
+        may_be_preflight = kind.method == "OPTIONS"
+        said = kind.fingerprint, may_be_preflight, kind.priority, kind.until, kind.lease
+        return [e.Wait(self.number, False, tokens, *said)]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """Raises BrokenRule, or whatever else a mistake in here brings."""
@@ -102,8 +105,10 @@ class Request:
             )
         return self._out
 
-    def mind_time(self, now: float, moved_at: float) -> list[e.Effect]:
-        """Looked at about every second. `moved_at`: when an engine last said something, to whichever request."""
+    def mind_time(self, now: float, moved_at: float, outlook: str = "") -> list[e.Effect]:
+        """Looked at about every second. `moved_at`: when an engine last said something, to whichever request.
+        `outlook`: what a request that waits for this model waits for, where a pool says so.
+        """
         self._out = []
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
@@ -113,8 +118,10 @@ class Request:
         if self._delivery.quiet_for(now) < self._bounds.comment_s:
             return self._out
         streaming = next((leg for leg in self._legs.values() if leg.reader is not None), None)
-        if self.account is not None and (self._delivery.opened or streaming is not None):
-            self._out += self._delivery.comment(f"waiting ({self.phase.value})", now, streaming)
+        waits = outlook if self.phase is Phase.WAITING else ""
+        known = self.account is not None and (self._delivery.opened or streaming is not None)
+        if known or (waits and self.kind.streams and self.kind.api is not Api.OTHER):
+            self._out += self._delivery.comment(waits or f"waiting ({self.phase.value})", now, streaming)
         return self._out
 
     def _mind_silence(self, account: Account, now: float) -> bool:
@@ -299,8 +306,9 @@ class Request:
             if failure is not None:
                 self._doubt(failure)
                 return
-        self._out.append(self._delivery.say_whole(leg.status, leg.headers, body))
-        self._over(e.Outcome.ANSWERED)
+        if leg.status != 429 or not self._hand_on(""):
+            self._out += self._delivery.say_whole(leg.status, leg.headers, body)
+            self._over(e.Outcome.ANSWERED)
 
     def _judge_body(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
         malformed = answers.why_no_answer(body, choices=known)
@@ -383,12 +391,10 @@ class Request:
         if event.lost:
             self._go_on(now)
         elif leg is not None:
-            self._out.append(self._delivery.say_whole(leg.status, leg.headers, b"".join(leg.body)))
-            self._over(e.Outcome.ANSWERED, failure.why)
+            self._say_whole(leg.status, leg.headers, b"".join(leg.body), why=failure.why)
         elif failure.event and not self._delivery.opened:
             status, body = answers.error_of(failure.event)
-            self._out.append(self._delivery.say_whole(status, errors.JSON, body))
-            self._over(e.Outcome.ANSWERED, failure.why)
+            self._say_whole(status, errors.JSON, body, why=failure.why)
         elif failure.event:
             self._say(failure.event, now)
             self._out.append(e.Cut(self.number))
@@ -398,12 +404,12 @@ class Request:
 
     def _taken_away(self, event: e.TakeAway, now: float) -> None:
         if self.phase in WITH_AN_ENGINE:
-            self._go_on(now)
+            self._go_on(now, event.leased)
 
-    def _go_on(self, now: float) -> None:
+    def _go_on(self, now: float, leased: bool = False) -> None:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
-        self._delivery.lost(now)
+        self._delivery.lost(now, leased)
         account = self.account
         recovery = self._recovery()
         if recovery is None and not self.kind.repeatable:
@@ -429,8 +435,7 @@ class Request:
         headers = errors.JSON
         if event.retry_after_s:
             headers = [*headers, (b"retry-after", b"%d" % event.retry_after_s)]
-        self._out.append(self._delivery.say_whole(event.status, headers, errors.body(event.status, event.why)))
-        self._over(e.Outcome.REFUSED, event.why)
+        self._say_whole(event.status, headers, errors.body(event.status, event.why), e.Outcome.REFUSED, event.why)
 
     def _left(self, event: e.Left, now: float) -> None:
         self._over(e.Outcome.LEFT)
@@ -450,6 +455,21 @@ class Request:
         self.silent = False
         self._out += self._delivery.say(data, now, leg, bool(self.token))
 
+    def _say_whole(
+        self, status: int, headers: e.Headers, body: bytes, outcome: e.Outcome = e.Outcome.ANSWERED, why: str = ""
+    ) -> None:
+        """All that its client gets; unless another model of its ladder can do better."""
+        if status < 500 or not self._hand_on(why):
+            self._out += self._delivery.say_whole(status, headers, body)
+            self._over(outcome, why)
+
+    def _hand_on(self, why: str) -> bool:
+        if not self.kind.ladder or not self.kind.repeatable or self._delivery.opened:
+            return False
+        self._out.append(e.HandOn(self.number, self._delivery.greeted))
+        self._over(e.Outcome.HANDED_ON, why)
+        return True
+
     def _close_stream(self, now: float) -> None:
         """Every choice is finished, and only what closes a stream is missing."""
         assert self.account is not None
@@ -464,6 +484,8 @@ class Request:
 
     def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0, for_good: bool = False) -> None:
         """An error that says so. `for_good`: the same request will be refused again."""
+        if not for_good and self._hand_on(why):
+            return
         account = self.account
         begun = self._delivery.opened and (account is None or not account.empty)
         tokens = (account.tokens if account is not None else 0) or (None if begun else 0)

@@ -5,8 +5,10 @@ What the lock says is the lock's; while no lock server answers, its last words a
 when nothing is known. Every list and every text in it is bounded: names and reasons come from outside.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.rules import handoffs as h
 from lockserver.advice import Status, advice
@@ -15,8 +17,10 @@ from sidecar.machine.context import rfc3339
 FORM = 1
 """The document's. It grows when a field goes or means something else."""
 TEXT_MOST, LIST_MOST = 500, 16
+_TONES = ("bad", "care", "good")
 ADVICE = {
     "engine_malformed": "an engine says what can't be read: the door's log line has the request and the reason",
+    "lease_unverified": "the database of leases was away: requests went on, and no run of that time is clean",
     "broken_rule": "a mistake of the door's own: it cost one request, and its log line is a bug report",
 }
 _GRANT = "holder.json: the grant to {} is being written"
@@ -44,18 +48,16 @@ class DoorSeen:
     """Why it isn't; empty while every client can expect an answer."""
     counts: Mapping[str, int]
     alarms: Mapping[str, int]
+    lease: Mapping[str, object] | None = None
+    """What its host's lease is, where it has one."""
 
 
-def document(door: DoorSeen, pairs: Sequence[PairSeen], now: float, wall: float) -> Document:
-    """`now` is on the clock of the failovers, `wall` on the wall's."""
+def document(
+    door: DoorSeen, pairs: Sequence[PairSeen], now: float, wall: float, models: Mapping[str, Any] | None = None
+) -> Document:
+    """`now` is on the clock of the failovers, `wall` on the wall's. `models`: what a pool shows, where there is one."""
     shown = [_pair(pair, now) for pair in pairs]
-    worst = min(shown, key=lambda pair: ("bad", "care", "good").index(str(pair["tone"])))
-    says = str(worst["says"])
-    if len(shown) > 1:
-        good = sum(pair["tone"] == "good" for pair in shown)
-        says = f"{good} of {len(shown)} pairs are well." + (
-            "" if good == len(shown) else f" {worst['run_dir']}: {says}"
-        )
+    tone, says = _of_pairs(shown) if models is None else _of_models(models, shown)
     alarms = [
         {"text": f"{event} ({count} since the door began)", "todo": ADVICE.get(event, "the door's log says more")}
         for event, count in list(door.alarms.items())[:LIST_MOST]
@@ -64,14 +66,38 @@ def document(door: DoorSeen, pairs: Sequence[PairSeen], now: float, wall: float)
         "form": FORM,
         "at": rfc3339(wall),
         "began": rfc3339(door.began),
-        "tone": worst["tone"],
+        "tone": tone,
         "says": _cut(says),
         "ready": not door.ready,
         "why_not_ready": _cut(door.ready),
         "counts": dict(door.counts),
         "alarms": alarms,
+        "lease": dict(door.lease) | {"says": _cut(str(door.lease["says"]))} if door.lease is not None else None,
         "pairs": shown,
+        **(models or {}),
     }
+
+
+def _of_pairs(shown: Sequence[Document]) -> tuple[str, str]:
+    worst = min(shown, key=lambda pair: _TONES.index(str(pair["tone"])))
+    tone, says = str(worst["tone"]), str(worst["says"])
+    if len(shown) == 1:
+        return tone, says
+    good = sum(pair["tone"] == "good" for pair in shown)
+    where = "" if good == len(shown) else f" {worst['run_dir']}: {says}"
+    return tone, f"{good} of {len(shown)} pairs are well.{where}"
+
+
+def _of_models(models: Mapping[str, Any], shown: Sequence[Document]) -> tuple[str, str]:
+    """That a model has no standby is as it should be."""
+    states = Counter(model["state"] for model in models["models"])
+    awake, away = states.pop("awake", 0), models["pool"] == "away"
+    others = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    says = f"{awake} of {len(models['models'])} models are awake{others and '; '}{others}."
+    bad = [f" {pair['run_dir']}: {pair['says']}" for pair in shown if pair["tone"] == "bad"]
+    if away:
+        says = f"The pool doesn't answer: nothing swaps. When it did, {says}"
+    return "bad" if bad else "care" if away or states["failed"] else "good", says + "".join(bad[:1])
 
 
 def _pair(pair: PairSeen, now: float) -> Document:
@@ -131,7 +157,7 @@ def _answered(status: Status) -> tuple[str, str]:
     if status.state == "HELD" and holder is not None:
         name = holder.engine_id
         if status.plan is not None:
-            return "care", f"{name} serves, and hands over to {status.plan.to} ({status.plan.step})."
+            return "care", f"{name} serves, and {_does(status.plan.to)} ({status.plan.step})."
         if not holder.endpoint:
             return "care", f"{name} has the lock and wakes."
         if ready:
@@ -189,7 +215,7 @@ def _holder(status: Status, away: bool) -> Document:
     elif not holder.endpoint:
         state, why = "wakes", "it has the lock, and hasn't said yet where it serves"
     elif status.plan is not None:
-        state, why = "drains", f"it hands over to {status.plan.to}"
+        state, why = "drains", f"it {_does(status.plan.to)}"
     else:
         state, why = "serves", ""
     if away:
@@ -201,6 +227,10 @@ def _holder(status: Status, away: bool) -> Document:
         "endpoint": _cut(holder.endpoint or ""),
     }
     return _engine(holder.engine_id, state, why, **more, processes=len(holder.members) - dead)
+
+
+def _does(to: str) -> str:
+    return f"hands over to {to}" if to else "goes to sleep"
 
 
 def _engine(engine_id: str, state: str, why: str, **more: object) -> Document:

@@ -1,4 +1,5 @@
-"""One pair behind the door: its machine, its lock, its engines, and the clients that are with it.
+"""One pair behind the door: its machine, its lock, its engines, and the clients that are with it. Or an endpoint
+elsewhere, which has no lock, and of which the machine is told that it always holds.
 
 The shell around `machine.py`: what clients, engines and the lock say goes in as events, and effects are carried out in
 order. What this file may not do: decide.
@@ -15,6 +16,7 @@ import msgspec
 
 from gateway.rules import errors
 from gateway.rules import events as e
+from gateway.rules.grants import SERVES
 from gateway.rules.handoffs import Handoffs
 from gateway.rules.kinds import Kind
 from gateway.rules.machine import Machine
@@ -23,19 +25,23 @@ from gateway.shell.metrics import Counts
 from gateway.shell.upstream import Upstreams
 from gateway.shell.watch import seen, watch
 from lockserver.observer import Status
-from sidecar.http.http_exchange import Reply
+from sidecar.http.http_exchange import Reply, nothing
 from sidecar.machine.turns import Turns
 from sidecar.terminal.logs import Log
 
 OWN_TIMEOUT_S = 5.0
+UNVERIFIED = (b"x-failover-lease", b"unverified")
 MODELS_RETRY_S = 1.0
 Headers = list[tuple[bytes, bytes]]
+_NOWHERE: Callable[[bool], None] = nothing
 
 
 class Client:
     """The client that waits for the answer to one request."""
 
-    __slots__ = ("began", "first_at", "kind", "last_at", "number", "path", "peer", "reply", "started", "status")
+    __slots__ = (
+        "began", "first_at", "hand_on", "kind", "last_at", "number", "path", "peer", "reply", "started", "status",
+    )  # fmt: skip
 
     def __init__(self, number: int, reply: Reply, kind: Kind, path: str, peer: str, now: float) -> None:
         self.number = number
@@ -47,6 +53,8 @@ class Client:
         self.first_at = self.last_at = 0.0
         self.status = 0
         self.started = False
+        self.hand_on = _NOWHERE
+        """Another model is to answer it."""
 
 
 class Pair(Turns):
@@ -60,10 +68,14 @@ class Pair(Turns):
         counts: Counts,
         log: Log,
         on_over: Callable[[Client, e.Over, float], None],
+        url: str = "",
     ) -> None:
+        """`url`: where it always is, and has no lock."""
         super().__init__(_EFFECTS, time.monotonic)
         self.loop = loop
         self.run_dir = run_dir
+        self.url = url
+        self.closed = False
         self.counts = counts
         self.log = log
         self.machine = Machine(bounds)
@@ -75,8 +87,11 @@ class Pair(Turns):
         self.clients: dict[int, Client] = {}
         self.on_changed: Callable[[], None] = lambda: None
         """Its models may have changed, or the engine that serves."""
+        self.on_lease: Callable[[], None] = lambda: None
+        """A request carries a token of a lease that isn't known yet."""
         self._on_over = on_over
-        self._ups = Upstreams(loop, self.feed)
+        self._ups = Upstreams(loop, self._hear_from_afar if url else self.feed)
+        self._unreached = ""
         self._numbers = self._own_numbers = 0
         self._models_of = 0
         """The token of the grant whose models are known."""
@@ -84,26 +99,50 @@ class Pair(Turns):
         self._armed = float("inf")
 
     def start(self) -> None:
-        def tell(status: Status | None) -> None:
-            self.loop.call_soon_threadsafe(self._lock_said, status)
+        if self.url:
+            self.feed(e.LockSeen(state="HELD", newest=1, token=1, engine_id="remote", url=self.url))
+            return
+
+        def tell(status: Status | None) -> bool:
+            if not self.closed:
+                self.loop.call_soon_threadsafe(self._lock_said, status)
+            return not self.closed
 
         watch(self.run_dir, tell, self.log)
 
+    def _hear_from_afar(self, event: e.Event) -> None:
+        """No lock says why an endpoint elsewhere can't be reached."""
+        if type(event) is e.NotSent and event.why != self._unreached:
+            self._unreached = event.why
+            self.log.alarm("unreachable", name=self.run_dir.name, why=event.why)
+        elif type(event) is e.Connected:
+            self._unreached = ""
+        self.feed(event)
+
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def take(self, kind: Kind, reply: Reply, path: str, peer: str, began: float) -> None:
-        """A request that this pair is to answer."""
+    def take(
+        self, kind: Kind, reply: Reply, path: str, peer: str, began: float, *,
+        greeted: bool = False, hand_on: Callable[[bool], None] = _NOWHERE,
+    ) -> None:  # fmt: skip
+        """A request that this pair is to answer. `greeted`: the head of a stream is out. `hand_on` is called (with the
+        same) when another model is to answer it after all.
+        """
         self._numbers += 1
         number = self._numbers
-        self.clients[number] = Client(number, reply, kind, path, peer, began)
+        client = self.clients[number] = Client(number, reply, kind, path, peer, began)
+        if hand_on is not _NOWHERE:
+            client.hand_on = hand_on
+            client.started, client.status = greeted, 200 if greeted else 0
         reply.gone = lambda: self.feed(e.Left(number))
         reply.room = lambda room: self._ups.pause(number, not room)
-        self.feed(e.Arrived(number, kind))
+        self.feed(e.Arrived(number, kind, greeted))
 
     def stop(self, within_s: float) -> None:
         self.feed(e.Stop(within_s))
 
     def close(self) -> None:
+        self.closed = True
         self._ups.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -131,6 +170,7 @@ class Pair(Turns):
     def _lock_said(self, status: Status | None) -> None:
         self.feed(seen(status))
         if status is not None:
+            self._ups.drain(status.plan.old_token if status.plan is not None else 0)
             self.status, self.away_since = status, None
             self.failover.see(status, time.monotonic(), time.time())
             self._learn_models()
@@ -138,22 +178,29 @@ class Pair(Turns):
             self.away_since = time.time()
         self.on_changed()
 
+    def requests(self) -> dict[str, int]:
+        """How many there are, and of which kinds."""
+        machine, admission = self.machine, self.machine.admission
+        phases = Counter(request.phase.value for request in machine.requests.values())
+        return {
+            "in_flight": machine.in_flight,
+            "waiting": admission.visitors.waiting,
+            "interrupted": admission.interrupted,
+            "answering": phases["streaming"] + phases["continuing"] + phases["repeating"],
+            "silent": sum(request.silent for request in machine.requests.values()),
+            "severed": admission.severed,
+        }
+
     def seen(self) -> PairSeen:
-        machine, phases = self.machine, Counter(request.phase.value for request in self.machine.requests.values())
-        admission = machine.admission
-        requests = {"in_flight": machine.in_flight, "waiting": admission.visitors.waiting}
-        answering = phases["streaming"] + phases["continuing"] + phases["repeating"]
-        requests |= {"interrupted": admission.interrupted, "answering": answering}
-        silent = sum(request.silent for request in machine.requests.values())
-        requests |= {"silent": silent, "severed": admission.severed}
-        return PairSeen(str(self.run_dir), machine.models, self.status, self.away_since, self.failover, requests)
+        where, models = str(self.run_dir), self.machine.models
+        return PairSeen(where, models, self.status, self.away_since, self.failover, self.requests())
 
     # -- what the door itself asks ---------------------------------------------------------------------------------
 
     async def get(self, target: bytes) -> bytes | None:
         """What the engine that serves answers; None when it doesn't."""
         grant = self.machine.admission.grants.current
-        if grant is None or not grant.url:
+        if grant is None or grant.phase not in SERVES or self.url:
             return None
         self._own_numbers -= 1  # those of clients' requests are positive
         number, own = self._own_numbers, _Own(self.loop)
@@ -167,7 +214,7 @@ class Pair(Turns):
 
     def _learn_models(self) -> None:
         grant = self.machine.admission.grants.current
-        if grant is None or not grant.url or grant.token == self._models_of:
+        if grant is None or grant.phase not in SERVES or grant.token == self._models_of:
             return
         self._models_of = grant.token
         self.loop.create_task(self._ask_models(grant.token))
@@ -189,21 +236,29 @@ class Pair(Turns):
     def _whole(self, effect: e.Whole) -> None:
         client = self.clients[effect.request]
         self._note_first(client, effect.status)
-        client.reply.send(effect.status, effect.body, _headers(effect.headers, client.kind))
+        client.reply.send(effect.status, effect.body, self._marked(_headers(effect.headers, client.kind)))
 
     def _open(self, effect: e.Open) -> None:
         client = self.clients[effect.request]
         client.status = effect.status
         client.started = True
-        client.reply.open(effect.status, _headers(effect.headers, client.kind))
+        client.reply.open(effect.status, self._marked(_headers(effect.headers, client.kind)))
+
+    def _marked(self, headers: Headers) -> Headers:
+        """As one that no lease covers, if that is so."""
+        if self.now >= self.machine.admission.state.gate.until:
+            headers.append(UNVERIFIED)
+        return headers
 
     def _send(self, effect: e.Send) -> None:
         client = self.clients[effect.request]
         now = self.now
         if client.last_at:
             self.counts.between.add(now - client.last_at)
-        else:
+        elif not effect.data.startswith(b": "):
             self._note_first(client, client.status)
+        else:  # a comment: it waits, and has nothing of an answer yet
+            now = 0.0
         client.last_at = now
         client.reply.stream(effect.data)
 
@@ -276,6 +331,7 @@ def _headers(headers: e.Headers, kind: Kind) -> Headers:
 _EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
     e.Ask: lambda pair, ask: pair._ups.ask(ask),
     e.Look: lambda pair, look: pair._ups.look(look),
+    e.LookAtLease: lambda pair, look: pair.on_lease(),
     e.Drop: lambda pair, drop: pair._ups.drop(drop),
     e.Forget: lambda pair, forget: pair._ups.forget(forget.token),
     e.Whole: Pair._whole,
@@ -283,6 +339,7 @@ _EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
     e.Send: Pair._send,
     e.End: lambda pair, end: pair.clients[end.request].reply.end(),
     e.Cut: Pair._cut,
+    e.HandOn: lambda pair, it: pair.clients[it.request].hand_on(it.greeted),
     e.Over: Pair._over,
     e.Resumed: Pair._resumed,
     e.Note: Pair._note,

@@ -15,27 +15,36 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.rules import errors, kinds, view
+from gateway.rules import errors, kinds, routing, view
 from gateway.rules import events as e
 from gateway.shell.keys import Keys, is_preflight
 from gateway.shell.metrics import Counts, Value, collect, of_engines
+from gateway.shell.models_api import ModelsApi
 from gateway.shell.pair import Client, Pair
+from gateway.shell.ports import Ports
+from gateway.shell.router import OverOf, Parts, Router
 from gateway.shell.view import View
+from gateway.shell.watch import asleep
 from sidecar.http.http_exchange import Reply, Request, hop_by_hop
 from sidecar.http.http_requests import Refused
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.terminal.logs import Log
+
+if TYPE_CHECKING:
+    from gateway.shell import lease
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _NOT_FOR_ENGINES = frozenset(
     (
         *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
         *(b"content-length", b"host", b"accept-encoding", b"http2-settings", b"x-request-id"),
-        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
+        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection", b"x-failover-lease"),
     )
 )
 _NOR_WITH_KEYS = _NOT_FOR_ENGINES | {b"authorization"}
@@ -50,6 +59,12 @@ class Settings:
     limits: Limits
     keys: Keys | None = None
     access_log: bool = True
+    lease: "lease.Settings | None" = None
+    pool: Path | None = None
+    """The host directory of a pool, whose models are served instead of those of `run_dirs`."""
+    admin_keys: Keys | None = None
+    host: str = ""
+    """Where models that are to have a port of their own get it."""
 
 
 class _Models(msgspec.Struct):
@@ -62,9 +77,8 @@ class Gateway:
         self.settings = settings
         self.log = log
         self.counts = Counts()
-        self.pairs = [
-            Pair(loop, run_dir, settings.bounds, self.counts, log, self._over) for run_dir in settings.run_dirs
-        ]
+        self.lease: lease.Lease | None = None
+        self.pairs = [self._make_pair(run_dir, settings.bounds, self._over) for run_dir in settings.run_dirs]
         self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
         self._random = random.Random()
         """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
@@ -79,13 +93,57 @@ class Gateway:
             "/failover": self._failover,
             "/metrics": self._metrics,
         }
+        self.lease = self._with_lease(settings.lease) if settings.lease is not None else None
         self.view = View(loop, self._look)
         self._own |= self.view.pages
+        self.api: ModelsApi | None = None
+        """Where a pool has many models."""
+        if settings.pool is not None:
+            parts = Parts(
+                make_pair=self._make_pair, pairs=self.pairs, changed=self._changed, over=self._over,
+                bounds=settings.bounds, keys=settings.keys is not None,
+                began=int(self.began), seed=partial(self._random.getrandbits, 31), parses=self._parses,
+                named=self._named, leased=self.lease is not None,
+            )  # fmt: skip
+            ports = Ports(loop, settings.host, self._own_server)
+            self.api = ModelsApi(loop, Router(loop, settings.pool, parts), settings.admin_keys, ports)
+
+    def _with_lease(self, settings: "lease.Settings") -> "lease.Lease":
+        from gateway.shell.lease import Lease
+
+        return Lease(self.loop, settings, self.pairs, self.counts, self.log)
 
     def start(self) -> None:
+        if self.lease is not None:
+            self.lease.on_changed = self.view.changed
+            self.lease.start()
         for pair in self.pairs:
             pair.on_changed = self.view.changed
             pair.start()
+        if self.api is not None:
+            self.api.router.start()
+
+    def _make_pair(self, run_dir: Path, bounds: e.Bounds, over: OverOf, url: str = "") -> Pair:
+        pair = Pair(self.loop, run_dir, bounds, self.counts, self.log, over, url)
+        if self.lease is not None:
+            self.lease.adopt(pair)
+        return pair
+
+    def _changed(self) -> None:
+        self.view.changed()
+        if self.api is not None:
+            self.api.live.changed()
+
+    def _named(self, catalogue: routing.Catalogue) -> None:
+        if self.api is not None:
+            self.api.ports.mind({entry.name for entry in catalogue.entries.values() if entry.own_port and entry.runs})
+
+    def _own_server(self, model: str) -> HttpServer:
+        """For a port of that model. What all of them hold is bounded together."""
+        handle = partial(self.handle, of=model)
+        server = HttpServer(self.loop, handle, errors.body, self.settings.limits, self.let_in)
+        server.bodies = self.http.bodies
+        return server
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -96,6 +154,8 @@ class Gateway:
             if request.method not in ("GET", "HEAD"):
                 return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")])
             return Refused(413, f"{request.path} takes no body") if has_body else None
+        if self.api is not None and self.api.has(request.path):
+            return self.api.let_in(request, has_body)
         if keys is None:
             return ""
         if is_preflight(request.method, request.header(b"origin")) and not has_body:
@@ -105,7 +165,8 @@ class Gateway:
             return name
         return Refused(401, "this needs an API key: Authorization: Bearer KEY", [(b"www-authenticate", b"Bearer")])
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: Request, reply: Reply, of: str = "") -> None:
+        """`of`: the model whose own port it came by."""
         now = time.monotonic()
         path = request.path
         own = self._own.get(path)
@@ -114,6 +175,9 @@ class Gateway:
             return
         headers, name = self._for_engines(request)
         try:
+            if self.api is not None:
+                self.api.take(request, reply, headers, name, now, of)
+                return
             kind = kinds.kind_of(
                 request.method,
                 request.target,
@@ -123,6 +187,8 @@ class Gateway:
                 seed=self._random.getrandbits(31),
                 parses=self._parses,
             )
+            if self.lease is not None:
+                kind = kinds.carrying(kind, request.header(kinds.LEASE))
         except kinds.NotAllowed:
             why = f"there is no {path[:200]} here; there are /v1/models, /v1/chat/completions and such, and /failover"
             reply.send(404, errors.body(404, why), errors.JSON)
@@ -130,6 +196,10 @@ class Gateway:
         except kinds.WrongMethod:
             allow = [*errors.JSON, (b"allow", ", ".join(kinds.METHODS).encode())]
             reply.send(405, errors.body(405, f"{path[:200]} doesn't take {request.method}"), allow)
+            return
+        except errors.Refusal as refusal:
+            self.counts.outcomes[e.Outcome.REFUSED.value, "passed"] += 1
+            reply.send(*refusal.answer())
             return
         pair = self.pairs[0] if len(self.pairs) == 1 else self._pair(kind, path, reply)
         if pair is not None:
@@ -192,6 +262,8 @@ class Gateway:
             "first_ms": first_ms,
             "tokens": over.tokens,
         }
+        if self.api is not None:
+            fields |= {"model": client.kind.model, "client": client.kind.client}
         if over.how != "passed":
             fields["how"] = over.how
         if over.why:
@@ -221,6 +293,8 @@ class Gateway:
         """A sentence, or "" while every client can expect an answer."""
         if self.stopping:
             return "the door is closing"
+        if self.api is not None:
+            return self.api.router.why_not_ready()
         now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
         why = []
         for pair in self.pairs:
@@ -262,6 +336,7 @@ class Gateway:
             "connections": len(self.http.connections),
             "held_bytes": self.http.bodies.bytes,
             "uptime_s": round(time.time() - self.began, 3),
+            "lease": self.lease.seen() if self.lease is not None else None,
         }
 
     def _pair_state(self, pair: Pair) -> dict[str, object]:
@@ -276,11 +351,7 @@ class Gateway:
             "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
             "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
             "redundant": list(lock.ready),
-            "in_flight": machine.in_flight,
-            "waiting": admission.visitors.waiting,
-            "interrupted": admission.interrupted,
-            "severed": admission.severed,
-            "silent": sum(request.silent for request in machine.requests.values()),
+            **pair.requests(),
             "last_failover": pair.failover.json(),
             "failovers": pair.failover.count,
         }
@@ -290,8 +361,12 @@ class Gateway:
         said = {how: counts.how(how) for how in ("continued", "compared", "restarted")}
         said |= {outcome: counts.outcome(outcome) for outcome in ("ended", "refused")}
         more = {"connections": len(self.http.connections), "tokens": counts.tokens}
-        door = view.DoorSeen(self.began, self._why_not_ready(), {**said, **more}, counts.alarms)
-        return view.document(door, [pair.seen() for pair in self.pairs], now, time.time())
+        host = self.lease.seen() if self.lease is not None else None
+        door = view.DoorSeen(self.began, self._why_not_ready(), {**said, **more}, counts.alarms, host)
+        if self.api is None:
+            return view.document(door, [pair.seen() for pair in self.pairs], now, time.time())
+        pairs = [pair.seen() for pair in self.pairs if pair.status is not None and not asleep(pair.status)]
+        return view.document(door, pairs, now, time.time(), self.api.document())
 
     def _metrics(self, request: Request, reply: Reply) -> None:
         self.loop.create_task(self._answer_metrics(reply))
@@ -324,16 +399,23 @@ class Gateway:
             ("connections", "Clients' connections", {}, float(len(self.http.connections))),
             ("held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
+        if self.lease is not None:
+            values.extend(self.lease.values())
         for pair in self.pairs:
             admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
-            newest, severed = float(admission.grants.newest), float(admission.severed)
+            requests = pair.requests()
             values += [
-                ("in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
-                ("interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
-                ("token", "The newest fencing token that was seen", labels, newest),
+                ("in_flight", "Requests that have come and aren't over", labels, float(requests["in_flight"])),
+                ("waiting", "Requests that wait for an engine", labels, float(requests["waiting"])),
+                ("interrupted", "Those of them whose engine was lost", labels, float(requests["interrupted"])),
+                ("token", "The newest fencing token that was seen", labels, float(admission.grants.newest)),
                 ("failovers_total", "Changes of the engine that serves", labels, float(pair.failover.count)),
-                ("severed_total", "Requests that a switchover took away at its bound", labels, severed),
+                (
+                    "severed_total",
+                    "Requests that a switchover took away at its bound",
+                    labels,
+                    float(requests["severed"]),
+                ),
                 ("redundant", "Engines that wait, and are ready", labels, float(len(admission.grants.lock.ready))),
                 ("lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
@@ -357,6 +439,9 @@ class Gateway:
         await asyncio.sleep(delay_s)
         self.http.stop_listening()
         self.view.close()
+        if self.api is not None:
+            self.api.live.close()
+            self.api.ports.stop_listening()
         end = time.monotonic() + within_s
         for pair in self.pairs:
             pair.stop(within_s)
@@ -364,9 +449,14 @@ class Gateway:
             await asyncio.sleep(0.02)
         left = sum(len(pair.clients) for pair in self.pairs)
         self.log.info("drained", cut=left)
+        if self.lease is not None and not left:
+            await self.lease.close()
 
     def close(self) -> None:
         self.http.close()
+        if self.api is not None:
+            self.api.router.close()
+            self.api.ports.close()
         for pair in self.pairs:
             pair.close()
         self._write_lines()

@@ -10,7 +10,9 @@ What this file may not do: know what is asked or answered. It says what happened
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +29,7 @@ ENDING_S = 1.0
 """The end of an answer whose content is complete may take so long, before its connection is closed instead."""
 _LARGE_BYTES = 64 << 10
 _FULL_RETRY_S, _FULL_RETRIES = 0.005, 200
+_PORTS = {"http": 80, "https": 443}
 _HOP = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"trailer", b"upgrade", b"te"})
 
 Tell = Callable[[e.Event], None]
@@ -44,6 +47,8 @@ class Upstreams:
         self._tasks: set[asyncio.Task[None]] = set()
         self._forgotten = 0
         """The newest token of which nothing is wanted any more: a connection that is made too late isn't kept."""
+        self.drains = 0
+        """The token of an engine that drains. No connection to it is kept: by those it sees what is under way."""
         self.paused: set[int] = set()
         """Requests whose clients don't read."""
 
@@ -83,6 +88,12 @@ class Upstreams:
         exchange.wanted = False
         if exchange.connection is not None:
             exchange.connection.leave(ending=drop.ending)
+
+    def drain(self, token: int) -> None:
+        """0: none does."""
+        self.drains = token
+        for connection in self._idle.pop(token, ()):
+            connection.close()
 
     def forget(self, token: int) -> None:
         self._forgotten = max(self._forgotten, token)
@@ -133,7 +144,7 @@ class Upstreams:
     def keep(self, connection: "_Connection") -> None:
         """It may be used again."""
         token = connection.token
-        known = token > self._forgotten and connection in self._all.get(token, ())
+        known = token > self._forgotten and token != self.drains and connection in self._all.get(token, ())
         idle = self._idle.setdefault(token, []) if known else []
         if known and len(idle) < IDLE_MOST:
             idle.append(connection)
@@ -366,13 +377,20 @@ class _Connection(asyncio.Protocol):
             self._keeps = self._parser.should_keep_alive()  # it can't say any more when this returns
 
 
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Whose certificates this machine trusts: read once, for it takes a while."""
+    return ssl.create_default_context()
+
+
 async def _connect(loop: asyncio.AbstractEventLoop, url: str, connection: _Connection) -> None:
     """Raises OSError or ValueError."""
     if not url.startswith("unix:"):
         at = urlsplit(url)
-        if at.scheme != "http" or at.hostname is None or at.port is None:
+        if at.scheme not in _PORTS or at.hostname is None:
             raise ValueError(f"{url!r} is no address that the door can use")
-        await loop.create_connection(lambda: connection, at.hostname, at.port)
+        secure = _trusted() if at.scheme == "https" else None
+        await loop.create_connection(lambda: connection, at.hostname, at.port or _PORTS[at.scheme], ssl=secure)
         return
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

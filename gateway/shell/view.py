@@ -1,15 +1,16 @@
 """The page at `/failover/`, and what it shows: as JSON (`/failover/state`), and live (`/failover/events`).
 
-The document (`gateway/rules/view.py`) is made at most every `LEAST_S`, and once for all that want it; each that watches
-gets it when something has changed, and every `BEAT_S`. One that doesn't read gets the newest when it does, and nothing
-is kept for it; only so many watch at a time. What this file may not do: change anything, or know what it shows.
+The document (`gateway/rules/view.py`; another one is that of many models) is made at most every `LEAST_S`, and once for
+all that want it; each that watches gets it when something has changed, and every `BEAT_S`. One that doesn't read gets
+the newest when it does, and nothing is kept for it; only so many watch at a time. What this file may not do: change
+anything, or know what it shows.
 """
 
 import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,16 +25,12 @@ _SAFE = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-refe
 _NEW = (b"cache-control", b"no-store")
 
 
-class View:
-    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[], Mapping[str, object]]) -> None:
-        self.pages: dict[str, Callable[[Request, Reply], None]] = {
-            "/failover/": self._page,
-            "/failover/state": self._state,
-            "/failover/events": self._events,
-        }
-        self._loop, self._look = loop, look
-        page = PAGE.read_bytes()
-        self._whole, self._headers = page, [(b"content-type", b"text/html; charset=utf-8"), *_headers(page)]
+class Live:
+    """A document, once or for as long as one watches."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[], object], path: str) -> None:
+        """`path`: where it is said once."""
+        self._loop, self._look, self._path = loop, look, path
         self._watchers: dict[Reply, bool] = {}
         """Whether each has room for more."""
         self._made: tuple[float, bytes] = (-1e9, b"")
@@ -51,17 +48,12 @@ class View:
             self._leave(reply)
             reply.end()
 
-    # -- pages -----------------------------------------------------------------------------------------------------
-
-    def _page(self, request: Request, reply: Reply) -> None:
-        reply.send(200, self._whole, self._headers)
-
-    def _state(self, request: Request, reply: Reply) -> None:
+    def state(self, request: Request, reply: Reply) -> None:
         reply.send(200, self._document() + b"\n", [*errors.JSON, _NEW, *_SAFE])
 
-    def _events(self, request: Request, reply: Reply) -> None:
+    def events(self, request: Request, reply: Reply) -> None:
         if len(self._watchers) >= WATCHERS_MOST:
-            why = f"{WATCHERS_MOST} watch already; /failover/state says the same once"
+            why = f"{WATCHERS_MOST} watch already; {self._path} says the same once"
             reply.send(503, errors.body(503, why), [*errors.JSON, (b"retry-after", b"5")])
             return
         headers = [(b"content-type", b"text/event-stream"), _NEW, (b"x-accel-buffering", b"no"), *_SAFE]
@@ -107,6 +99,21 @@ class View:
         if now >= self._made[0] + LEAST_S:
             self._made = now, msgspec.json.encode(self._look())
         return self._made[1]
+
+
+class View(Live):
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[], object]) -> None:
+        super().__init__(loop, look, "/failover/state")
+        self.pages: dict[str, Callable[[Request, Reply], None]] = {
+            "/failover/": self._page,
+            "/failover/state": self.state,
+            "/failover/events": self.events,
+        }
+        page = PAGE.read_bytes()
+        self._whole, self._headers = page, [(b"content-type", b"text/html; charset=utf-8"), *_headers(page)]
+
+    def _page(self, request: Request, reply: Reply) -> None:
+        reply.send(200, self._whole, self._headers)
 
 
 def _event(document: bytes) -> bytes:

@@ -12,8 +12,8 @@ from lockserver.observer import Status, watch_for_good
 from sidecar.terminal.logs import Log
 
 
-def watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> None:
-    """In a thread of its own, for as long as the process lives."""
+def watch(run_dir: Path, tell: Callable[[Status | None], bool], log: Log) -> None:
+    """In a thread of its own, until `tell` says that it is enough."""
 
     def alarm(why: str) -> None:
         log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
@@ -22,6 +22,10 @@ def watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> Non
         watch_for_good(run_dir, tell, alarm, asks=True)  # a stopped server can fail nothing over, as little as none
 
     threading.Thread(target=work, name=f"watch {run_dir}", daemon=True).start()
+
+
+def asleep(status: Status) -> bool:
+    return status.resting and status.state == "FREE"
 
 
 def seen(status: Status | None) -> e.LockSeen | e.LockAway:
@@ -37,6 +41,7 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
         url=(holder.endpoint or "") if holder is not None else "",
         kept_tokens=kept.tokens if kept is not None else 0,
         kept_block=kept.block if kept is not None else 0,
+        resting=status.resting,
         plan=_plan(status),
         ready=tuple(waiter.engine_id for waiter in status.waiters if waiter.ready),
         others=bool(status.waiters) or any(it.holder is not None or it.waiters for it in status.permits.values()),
@@ -45,4 +50,6 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
 
 def _plan(status: Status) -> e.Plan | None:
     plan = status.plan
-    return None if plan is None else e.Plan(plan.old_token, plan.drain_timeout_s, plan.step == "exiting")
+    if plan is None:
+        return None
+    return e.Plan(plan.old_token, plan.drain_timeout_s, plan.step in ("exiting", "giving back"))

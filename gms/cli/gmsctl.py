@@ -27,7 +27,7 @@ import msgspec
 
 from gms import layout as lay
 from gms.cli import gmsctl_help as words
-from gms.cli import status_text
+from gms.cli import snapshot_commands, status_text
 from gms.cli.transfer_commands import add_commands, complain, region, says_whom
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
@@ -260,6 +260,7 @@ def parser() -> Parser:
         help="how long to wait until every process has let go of it; default 3",
     )
     add_commands(add)
+    snapshot_commands.add_commands(add)
     return commands.parser
 
 

@@ -16,13 +16,15 @@ commands:
   clear         takes the weights away, once no process reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
+  save          writes a model's weights to a directory: a snapshot
+  restore       reads a snapshot into the devices
   drop          takes a region's memory away: a model's weights, or a pool
 
 """
 MAIN += RUN_DIR_WORDS
 MAIN += """\
 So may --device; without it: all devices that `gms` was started for. Where there are several models, put, clear, get,
-verify and layout take --region KEY.
+verify, save, restore and layout take --region KEY.
 
 examples:
   gmsctl --run-dir DIR status

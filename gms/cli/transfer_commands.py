@@ -17,6 +17,7 @@ from gms.observer import Observer
 from gms.rules.messages import WEIGHTS
 from gms.shell import transfer
 from gms.shell.transfer import CannotTransfer, Checkpoint
+from gms.snapshot import BadSnapshot, CannotSave
 from sidecar.terminal.commands import Command
 from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
 from sidecar.terminal.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
@@ -80,14 +81,14 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     command.add_argument("files", nargs="+", type=Path, metavar="FILE.safetensors")
     command.add_argument("--replace", action="store_true", help="keep the old weights until the new ones are there")
     command.add_argument("--no-checksums", action="store_true", help="don't sum up what was written")
-    _timeout(command, "wait for those who read or write")
+    timeout(command, "wait for those who read or write")
     command = add("clear", clear, "Takes the weights away, once no process reads them.", CLEAR)
-    _timeout(command, "wait for those who read or write")
+    timeout(command, "wait for those who read or write")
     command = add("get", get, "Writes the weights to a safetensors file.", GET)
     command.add_argument("file", type=Path, metavar="OUT.safetensors")
-    _timeout(command, "wait for weights")
+    timeout(command, "wait for weights")
     command = add("verify", verify, "Are the weights still what was committed?", VERIFY)
-    _timeout(command, "wait for weights")
+    timeout(command, "wait for weights")
 
 
 def region(command: Parser) -> None:
@@ -96,7 +97,7 @@ def region(command: Parser) -> None:
     )
 
 
-def _timeout(command: Parser, what: str) -> None:
+def timeout(command: Parser, what: str) -> None:
     command.add_argument(
         "--timeout-s", type=valued(seconds_or_zero), default=30.0, metavar="S", help=f"how long to {what}; default 30"
     )
@@ -107,10 +108,10 @@ def _timeout(command: Parser, what: str) -> None:
 
 
 def put(options: argparse.Namespace) -> int:
-    with _told() as told, Checkpoint(options.files) as checkpoint:
+    with told() as outcome, Checkpoint(options.files) as checkpoint:
         for conflict in checkpoint.conflicts:
             complain(f"the first file's metadata is kept; another says something else: {printable(conflict)}")
-        with _client(options, _one(options), checksums=not options.no_checksums) as client:
+        with connected(options, _one(options), checksums=not options.no_checksums) as client:
             plan = checkpoint.plan(client.granularity)
             begin = client.replace if options.replace else client.write
             with says_whom(options, client.device):
@@ -120,13 +121,13 @@ def put(options: argparse.Namespace) -> int:
             _said(options, reader, f"{checkpoint.bytes} bytes committed")
             client.wait_for_background()
             reader.close()
-    return told.code
+    return outcome.code
 
 
 def clear(options: argparse.Namespace) -> int:
     codes = []
     for device in options.devices:
-        with _told() as told, _client(options, device) as client:
+        with told() as outcome, connected(options, device) as client:
             generation = client.generation
             with says_whom(options, device):
                 writer = client.write(options.timeout_s)
@@ -135,25 +136,25 @@ def clear(options: argparse.Namespace) -> int:
                 say(json.dumps({"device": device, "cleared": generation}))
             else:
                 say(f"{device}: {f'layout {generation} is cleared' if generation else 'there was no layout'}")
-        codes.append(told.code)
+        codes.append(outcome.code)
     return worst(codes)
 
 
 def get(options: argparse.Namespace) -> int:
-    with _told() as told, _client(options, _one(options)) as client, client.read(options.timeout_s) as reader:
+    with told() as outcome, connected(options, _one(options)) as client, client.read(options.timeout_s) as reader:
         size = sum(transfer.tensor_bytes(tensor) for tensor in reader.layout.tensors)
         with Bar("get", size) as bar:
             transfer.get(reader, options.file, bar.add)
         _said(options, reader, f"{size} bytes in {options.file}")
-    return told.code
+    return outcome.code
 
 
 def verify(options: argparse.Namespace) -> int:
     codes = []
     for device in options.devices:
-        with _told() as told, _client(options, device) as client, client.read(options.timeout_s) as reader:
-            told.code = _verify(options, reader)
-        codes.append(told.code)
+        with told() as outcome, connected(options, device) as client, client.read(options.timeout_s) as reader:
+            outcome.code = _verify(options, reader)
+        codes.append(outcome.code)
     return worst(codes)
 
 
@@ -190,21 +191,21 @@ def _verify(options: argparse.Namespace, reader: Reader) -> int:
 # -- what they share -----------------------------------------------------------------------------------------------
 
 
-class _Told:
+class _Outcome:
     code = DONE
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[_Told]:
+def told() -> Iterator[_Outcome]:
     """Whatever a person can put right is a sentence and an exit code."""
-    told = _Told()
+    outcome = _Outcome()
     try:
-        yield told
+        yield outcome
     except _NotServed as error:
-        told.code = error.code
+        outcome.code = error.code
         complain(error)
-    except (GmsError, CannotTransfer, DeviceError, BadLayout) as error:
-        told.code = NOT_YET if isinstance(error, NotInTime) else WRONG
+    except (GmsError, CannotTransfer, CannotSave, BadSnapshot, DeviceError, BadLayout) as error:
+        outcome.code = NOT_YET if isinstance(error, NotInTime) else WRONG
         complain(error)
 
 
@@ -244,7 +245,7 @@ def _one(options: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _client(options: argparse.Namespace, device: str, *, checksums: bool = False) -> Iterator[GmsClient]:
+def connected(options: argparse.Namespace, device: str, *, checksums: bool = False) -> Iterator[GmsClient]:
     with GmsClient(
         options.run_dir, device, ENGINE_ID, region=options.region, checksums=checksums, huge_pages=checksums
     ) as client:

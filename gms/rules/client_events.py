@@ -14,8 +14,8 @@ What the shell does:
   that this process reads.
 * What the program wants is the message that asks for it (`Open`, `Create`, `ClaimPool`, `Checksums`), and is fed as an
   event; a wake has to have an end. What it has, and how much time is left, the machine adds.
-* `Got`: what was wanted is granted. A writer may `Create` and then `Publish`. A reader has `opened.layout` and all
-  slabs; both are empty if it had kept them (`same`): then it maps again what it has.
+* `Got`: what was wanted is granted. A writer may `Create` and then `Publish`. A reader has the layout and all slabs
+  (`kept`), from now on or still: it maps them, or maps them again.
 * `Created`, `Committed`, `No`: the answers to `Create`, `Publish`, and to any of the three; the first two are messages,
   as is `Welcome`, and `Changed`: which layout, or memory of a pool, the server has now.
 * `Stale`: what this process has kept is no longer the layout. A reader has to end, or to unmap and `Release`; a sleeper
@@ -31,6 +31,8 @@ Of a pool, whose slabs are its ranges, and its table last:
 
 from typing import Literal
 
+import msgspec
+
 from gms.rules import messages as m
 from sidecar.machine import context
 from sidecar.machine.context import Heard as Heard
@@ -38,6 +40,29 @@ from sidecar.machine.context import Tick as Tick
 
 Event = context.Event | m.ClientMessage
 Effect = context.Effect | m.ServerMessage
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Memory of which a process has the descriptors, as it hands it back."""
+
+    generation: int
+    hash: str
+    """The layout's, or the digest of a pool's shape."""
+    sizes: list[int]
+    """All slabs'."""
+    layout: bytes = b""
+    sums: list[str] = []
+    table: bool = False
+    """The last of them is a table."""
+
+
+class There(msgspec.Struct, frozen=True):
+    """A pool, as far as this process was told."""
+
+    generation: int
+    shape: m.Shape
+    owner: str = ""
+    """In words; empty: no process may write."""
 
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
@@ -92,9 +117,9 @@ class LetGo(context.Effect, frozen=True):
 
 
 class Got(context.Effect, frozen=True):
-    opened: m.Opened
-    same: bool = False
-    """A reader: it has the layout and the slabs already."""
+    mode: Literal["rw", "ro"]
+    generation: int
+    hash: str = ""
 
 
 class Owned(context.Effect, frozen=True):

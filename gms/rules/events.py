@@ -51,6 +51,8 @@ class Config(msgspec.Struct, frozen=True):
     """Where the numbers of processes mean what they mean here; empty: that can't be told."""
     time_namespace: str = ""
     """Where the clock that never jumps says what it says here; empty: everywhere."""
+    leases: bool = False
+    """The device's memory is leased in a ledger before it is made."""
     pools_off: str = ""
     """Why no process may have a pool; empty: each may."""
 
@@ -105,6 +107,8 @@ class NotAllocated(Event, frozen=True):
     free: int
     why: str = ""
     """Not for lack of the device's memory: something else is wrong."""
+    is_full: bool = False
+    """It is a full device all the same: the lease can't grow."""
 
 
 class MemoryChecked(Event, frozen=True):
@@ -113,6 +117,14 @@ class MemoryChecked(Event, frozen=True):
     """Does a process still have the memory that was asked about? None: that can't be told."""
     blocks: dict[int, tuple[int, int]] = {}
     """Handle of a table -> how many of its records are true, and how many there are."""
+
+
+class Leased(Event, frozen=True):
+    """The answer to a `Lease` that grows, in time, and not before others are looked at."""
+
+    wish: int
+    why: str = ""
+    """Why it didn't grow; empty: it did."""
 
 
 class FileGone(Event, frozen=True):
@@ -144,6 +156,16 @@ class Allocate(Effect, frozen=True):
     conn: int
     sizes: tuple[int, ...]
     table_size: int = 0
+
+
+class Lease(Effect, frozen=True):
+    """The region's lease in the ledger is to have so many bytes."""
+
+    key: str
+    bytes: int
+    wish: int = 0
+    """It grows, and this is the wish's number; `Leased` is the answer. 0: it shrinks, which has none."""
+    timeout_s: float = 0.0
 
 
 class Forget(Effect, frozen=True):

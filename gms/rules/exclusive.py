@@ -16,22 +16,23 @@ Pure, a part of the machine. Phases: `pools.py`; who may own it: `claims.py`. Th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.claims import Do, Verdict, verdict
-from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.pools import Owner, Phase, Pool, Shape
 from gms.rules.record import Region as Recorded
-from gms.rules.region import Device, GivenUp, Region, Slabs
+from gms.rules.recovery import HandedBack
+from gms.rules.region import Device, GivenUp, Region, Requests, Slabs
 from gms.rules.sessions import Client, Doing, Request
 from gms.rules.weights import Slab
+from sidecar.machine.plan import Plan
 
 BACK_S = 1.0
 """How long a claim waits for memory that its caller hasn't got. Clients look for a new server every 10 ms."""
@@ -72,6 +73,10 @@ class ExclusiveRegion(Region):
         super().__init__(device, key, -math.inf)
         self.memory = self.pool = Pool(key)
 
+    @property
+    def requests(self) -> Requests:
+        return _REQUESTS
+
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
@@ -109,7 +114,7 @@ class ExclusiveRegion(Region):
             return False
         return owner.conn is not None or owner.is_the_same(client.identity, client.local_pid)
 
-    def _as_owner(self, client: Client, *, adopted: bool, old: Owner | None = None) -> Owner:
+    def _owner_of(self, client: Client, *, adopted: bool, old: Owner | None = None) -> Owner:
         """`old`: it has been the owner, and what is known of that stays. (A filter that came later says nothing about
         what was begun before.)
         """
@@ -157,9 +162,9 @@ class ExclusiveRegion(Region):
                 table_size=shape.table_size,
                 owner=pool.owner.name if pool.owner is not None else "",
             )
-            self.context.send(client.conn, message, self._handles_for(client))
+            self.context.send(client.conn, message, self._give_handles(client))
 
-    def _handles_for(self, client: Client) -> tuple[int, ...]:
+    def _give_handles(self, client: Client) -> tuple[int, ...]:
         """Those that it hasn't got."""
         generation, holders = self.pool.generation, self.device.holders
         if holders.has(client.conn, generation):
@@ -185,13 +190,18 @@ class ExclusiveRegion(Region):
         owner = self.pool.owner
         if owner is None or owner.process != process:
             return
-        self.context.out.append(e.ForgetProcess(process))
+        self._forget_process(owner)
         doubt, kind = doubt_of(owner, self.context.now)
         if self.pool.phase is Phase.AWAITED:
             self.pool.owner_ended(doubt, kind)
             self.note("owner_ended", owner=owner.name, doubt=doubt)
         else:
             self._free(doubt, kind)
+
+    def _forget_process(self, owner: Owner) -> None:
+        """It is the owner no more, or by another number; while it is connected its number is its client's."""
+        if owner.process is not None and not self.device.sessions.of_process(owner.process):
+            self.context.out.append(e.ForgetProcess(owner.process))
 
     def _free(self, doubt: str, kind: str) -> None:
         """The owner has ended."""
@@ -232,7 +242,7 @@ class ExclusiveRegion(Region):
 
     def returns(self, client: Client, message: m.HandBack) -> str:
         self.device.holders.got(client.conn, message.generation)
-        why, owner = self._owns_again(client, message.token) if message.token else "", self.pool.owner
+        why, owner = self._take_owner_back(client, message.token) if message.token else "", self.pool.owner
         if owner is not None and not message.token and self._owns(client):
             self._free_untold(owner)
         if not why:
@@ -240,7 +250,7 @@ class ExclusiveRegion(Region):
             self._tell()
         return why
 
-    def _owns_again(self, client: Client, token: int) -> str:
+    def _take_owner_back(self, client: Client, token: int) -> str:
         """Why it does not; empty: it does."""
         pool, old = self.pool, self.pool.owner
         if token != pool.token:
@@ -249,11 +259,11 @@ class ExclusiveRegion(Region):
             why = f"{client} says that it owns pool {pool.key}, and {old.name} does"
             self.context.shout(f"{why}: two processes may write it")
             return why
-        if old is not None and old.process is not None and old.process != client.process:
-            self.context.out.append(e.ForgetProcess(old.process))
+        if old is not None:
+            self._forget_process(old)
         if old is None or pool.doubt:
             self.device.file.write_again()
-        pool.own_again(token, self._as_owner(client, adopted=False, old=old))
+        pool.own_again(token, self._owner_of(client, adopted=False, old=old))
         return ""
 
     def ask_to_drop(self, client: Client, generation: int) -> bool:
@@ -303,6 +313,7 @@ class ExclusiveRegion(Region):
                 self._free_untold(pool.owner)
             else:
                 owner = pool.free(*late_writes(pool.owner))
+                self._forget_process(owner)
                 self.note("released", owner=owner.name, doubt=pool.doubt)
                 self._tell()
         self.context.send(owed.conn, m.PoolReleased())
@@ -314,12 +325,17 @@ class ExclusiveRegion(Region):
 
     # -- who may own it (rules 1 to 3) -----------------------------------------------------------------------------
 
-    def let_in(self) -> None:
+    def plan_queue(self, plan: Plan) -> None:
+        """All that are refused, and the first that isn't, and need not wait."""
         for client, claim in self.queue:
-            if self.device.busy:
+            if self.device.making.of(client.conn) is not None:
+                continue
+            found = self._verdict(client, claim)
+            if found.do is Do.REFUSE:
+                plan.do(self.refuse, client, found.why, found.reason)
+            elif found.do is not Do.WAIT:
+                plan.do(self._let_claim, client, claim, found)
                 return
-            if self.device.making.of(client.conn) is None:
-                self._decide(client, claim, self._verdict(client, claim))
 
     def _verdict(self, client: Client, claim: Request) -> Verdict:
         assert isinstance(claim.message, m.ClaimPool)
@@ -332,12 +348,10 @@ class ExclusiveRegion(Region):
         found = self._verdict(client, request)
         return self.device.why_closed or found.why or "its turn", found.reason
 
-    def _decide(self, client: Client, claim: Request, found: Verdict) -> None:
+    def _let_claim(self, client: Client, claim: Request, found: Verdict) -> None:
         message = claim.message
         assert isinstance(message, m.ClaimPool)
-        if found.do is Do.REFUSE:
-            self.refuse(client, found.why, found.reason)
-        elif found.do is Do.MAKE:
+        if found.do is Do.MAKE:
             client.request = replace(claim, why_empty=claim.why_empty or found.why_empty)
             self.pool.make()
             self.device.making.begin(
@@ -347,8 +361,8 @@ class ExclusiveRegion(Region):
             client.request = replace(claim, why_empty=found.why_empty)
             why = "lost" if found.why_empty == "new" else found.why_empty
             self.write_given_up(GivenUp(self.pool.generation, why))
-        elif found.do is not Do.WAIT:
-            owner = self._as_owner(client, adopted=True, old=self.pool.owner)
+        else:
+            owner = self._owner_of(client, adopted=True, old=self.pool.owner)
             becomes = msgspec.structs.replace(self.pool.record(), token=message.token, owner=owner.record())
             self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))
 
@@ -361,8 +375,7 @@ class ExclusiveRegion(Region):
         else:
             self.pool.free()
         self.device.file.write_again()
-        if owner.process is not None:
-            self.context.out.append(e.ForgetProcess(owner.process))
+        self._forget_process(owner)
         self.note("owner_never_told", owner=owner.name)
 
     def _adopted(self, owed: Adopted) -> None:
@@ -372,19 +385,20 @@ class ExclusiveRegion(Region):
             return
         client, claim = asking
         assert isinstance(claim.message, m.ClaimPool)
-        token, again = claim.message.token, pool.owner is not None
-        if again:
+        token, old = claim.message.token, pool.owner
+        if old is not None:
             pool.own_again(token, owed.owner)
+            self._forget_process(old)
         else:
             pool.adopt(token, owed.owner)
-        self.note("owned_again" if again else "adopted", owner=owed.owner.name, token=token)
+        self.note("owned_again" if old is not None else "adopted", owner=owed.owner.name, token=token)
         self._let_own(client, "")
 
     def _let_own(self, client: Client, why_empty: str) -> None:
         client.request = None
         self.device.sessions.turns_to_something_else(client)
         owned = m.PoolOwned(generation=self.pool.generation, adopted=not why_empty, why_empty=why_empty)  # type: ignore[arg-type]
-        self.context.send(client.conn, owned, self._handles_for(client))
+        self.context.send(client.conn, owned, self._give_handles(client))
         self._tell(but=client)
 
     # -- memory ----------------------------------------------------------------------------------------------------
@@ -396,7 +410,7 @@ class ExclusiveRegion(Region):
             return
         client, claim = asking
         assert isinstance(claim.message, m.ClaimPool)
-        owner, shape = self._as_owner(client, adopted=False), m.shape_of(claim.message)
+        owner, shape = self._owner_of(client, adopted=False), m.shape_of(claim.message)
         generation, token = self.device.generations.next(), claim.message.token
         planned = Pool(self.key, Phase.MAKING, self.pool.token)
         planned.made(generation, shape, slabs, token, owner)
@@ -534,10 +548,8 @@ class ExclusiveRegion(Region):
     def summary(self) -> list[str]:
         return [f"{self.key}: {self.pool.phase.value}, memory {self.pool.generation}, token {self.pool.token}"]
 
-    requests: ClassVar[dict[type, Callable[[Any, Client, Any], m.Problem | None]]] = {
-        m.ClaimPool: _on_claim,
-        m.ReleasePool: _on_release,
-    }
+
+_REQUESTS: Requests = {m.ClaimPool: ExclusiveRegion._on_claim, m.ReleasePool: ExclusiveRegion._on_release}
 
 
 def doubt_of(owner: Owner, now: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from gms.rules import messages as m
 from gms.rules.context import Context
 from gms.rules.sessions import Client, Sessions
 from sidecar.machine.context import rfc3339
+from sidecar.machine.plan import Plan
 
 MOST_LAYOUTS = 8
 """How many layouts one process may have descriptors of: as a rule one, and another while one replaces the other."""
@@ -96,17 +97,17 @@ class Holders:
         """Processes that have that memory. In sentences."""
         return [f"{self._has(conn, generation)}, and was asked to drop it" for conn in self.who_has(generation)]
 
-    def step(self) -> None:
+    def plan(self, plan: Plan) -> None:
         """A process that doesn't answer is named in an alarm."""
         late = [
             f"{self._has(conn, generation, 'still has')}, which is gone, and does not answer"
             for conn, generation, asked_at in self._asked()
-            if not self._context.wait_until(asked_at + ANSWER_S)
+            if not plan.wait_until(asked_at + ANSWER_S)
         ]
         if late:
-            self._context.alarm("pending_drops", "; ".join(late[:5]))
+            plan.say(self._context.alarm, "pending_drops", "; ".join(late[:5]))
         else:
-            self._context.calm("pending_drops")
+            plan.calm(self._context.calm, "pending_drops")
 
     @property
     def pending(self) -> list[str]:

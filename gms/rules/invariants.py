@@ -3,7 +3,7 @@
 These are not the rules once more, but what the rules are for, seen from the outcome: how the parts of the machine fit
 together, and whether what is about to be told and done agrees with it. A rule that doesn't hold is a mistake in this
 program. Then no process is let in any more, an alarm says what is needed to report it, and nothing is taken away:
-readers read on, and slabs of what stands stay here. What must hold of one region: `Region.broken`, `Region.told`.
+readers read on, and slabs of what stands stay here. What must hold of one region: `Region.broken`, `Region.breaks`.
 
 Pure. What this file may not do: change anything.
 """
@@ -34,7 +34,7 @@ class Invariants:
         self._standing: list[Sequence[Slab]] = []
         """The same. Where nothing has changed nothing is looked through: a layout may have a thousand slabs."""
 
-    def broken(self, effects: Sequence[object]) -> str:
+    def look(self, effects: Sequence[object]) -> str:
         """The first rule that doesn't hold, in a sentence; empty if all do."""
         regions, newest = self._device.regions, self._device.generations.newest
         tokens = {key: region.token for key, region in regions.items()}

@@ -9,18 +9,19 @@ waits in the queue of that region. What follows is the policy's.
 The machine is made of parts. Each owns one thing and may know the parts before it, and none knows the machine:
 
     holders.py      who has memory, also what is gone    region.py       what all regions have in common
-    sessions.py     who is connected, and the queues     shared.py       weights (`weights.py`, `admission.py`)
+    sessions.py     who is connected, and the queues     shared.py       weights (their phases: `weights.py`)
     state_file.py   what is on disk, and waits for that  exclusive.py    pools (`pools.py`, `claims.py`)
-    making.py       memory that is being made            recovery.py     how long a new server waits
-    versions.py     who speaks another protocol          hand_back.py    what is handed back to it
-                                                         invariants.py   what must hold after every event
+    making.py       memory that is being made            recovery.py     a new server: what it waits for, and how long
+    versions.py     who speaks another protocol          invariants.py   what must hold after every event
+    conclusions.py  what follows from how things stand
 
-Parts return what follows for others. Here it is put together, in this file alone.
+Events come in here, and go to the region or the part that they are about. What follows from how things stand then is
+asked of all parts (`Conclusions.plan`), and done.
 
 The rules of weights, and where they stand (those of pools: `exclusive.py`; both have 7, 9 and 11):
 
- 1. There is never a writer together with a reader. `admission.py` is the one place where it is decided who may come in;
-    `weights.py` takes no other step.
+ 1. There is never a writer together with a reader. `weights.py` is the one place where it is decided who may come in,
+    and takes no other step.
  2. The queue is looked at again after each event, in order. A request that may be granted is; a waiting writer keeps no
     reader out. Before a writer is let in the kernel is asked whether it still lives (`CheckPeer`): its end may lie
     unread behind the very message that makes room for it, and what it would clear can't be brought back.
@@ -32,8 +33,9 @@ The rules of weights, and where they stand (those of pools: `exclusive.py`; both
  6. `replace`: the old layout stays until the new one is committed. A writer that says how much it needs, and can't have
     that, is refused at once, before anything is cleared.
  7. A process that has descriptors of memory that is gone is asked to drop them, and named until it has (`holders.py`).
- 8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`making.py`).
- 9. After a restart the file rules (`recovery.py`, `hand_back.py`): the memory in it, and no other, can be handed back.
+ 8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`making.py`). Where there
+    is a ledger of the host's memory, so is a device where the lease can't grow (`leases.py`).
+ 9. After a restart the file rules (`recovery.py`): the memory in it, and no other, can be handed back.
     Until the window is over no writer comes in, even once the layout is back: other readers of it may still be on their
     way.
 10. A layout is given up only for a writer that comes in, because no process has its memory any more, or because a
@@ -47,12 +49,13 @@ from typing import Any
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import status, versions
+from gms.rules.conclusions import Conclusions
 from gms.rules.context import Context
 from gms.rules.exclusive import ExclusiveRegion
 from gms.rules.invariants import Invariants, harmless, in_words
 from gms.rules.record import Record
 from gms.rules.region import Device, Region
-from gms.rules.sessions import Client, Doing
+from gms.rules.sessions import Client
 from gms.rules.shared import SharedRegion
 from gms.rules.weights import BrokenRule, Slab
 from sidecar.machine.context import rfc3339
@@ -68,35 +71,27 @@ class Machine:
         self.device = Device(config, self.context)
         self.regions = self.device.regions
         self.sessions = self.device.sessions
-        self._strangers = versions.Strangers(self.context)
+        self.conclusions = Conclusions(self.device)
         self._invariants = Invariants(self.device)
-        self._window_until = -1.0
-        """Until then processes may come back of whose regions this server doesn't know."""
-        self._unreadable = ""
-        """Why the file couldn't be read."""
-        self._started = False
         self._phases: dict[str, object] = {}
 
     # -- the one door ----------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
-        context = self.context
+        context, device = self.context, self.device
         context.begin(time)
         rule = ""
         try:
             for region in self.regions.values():
                 region.recovery.notice()
             _HANDLERS[type(event)](self, event)
-            self._end_thrown_out()
-            if self._started:
-                self._conclude()
-                self._end_thrown_out()
+            self.conclusions.conclude()
         except BrokenRule as broken:
             rule = str(broken)
-        rule = rule or self._invariants.broken(context.out)
+        rule = rule or self._invariants.look(context.out)
         if rule:
             self._stop_granting(rule, event)
-        if self.device.why_closed:
+        if device.why_closed:
             context.out = harmless(context.out, self.slabs)
         self._see_phases()
         if context.changed:
@@ -133,24 +128,6 @@ class Machine:
         """What the file has to say now."""
         return self.device.record()
 
-    def _conclude(self) -> None:
-        """Draw every conclusion that is due. While a question is open the answer comes first."""
-        device = self.device
-        if not device.why_closed:
-            if not device.busy and not self.context.wait_until(device.file.due_at):
-                device.file.write(self.truth())
-            if not device.busy:
-                device.making.step()
-            for region in list(self.regions.values()):
-                if not device.busy:
-                    region.step()
-        for region in self.regions.values():
-            if not device.busy:
-                region.time_out()
-            region.see_dropped()
-        device.holders.step()
-        self._strangers.step()
-
     def _see_phases(self) -> None:
         for region in self.regions.values():
             if self._phases.get(region.key) is not region.phase or not region.since:
@@ -172,23 +149,24 @@ class Machine:
     # -- a new server ----------------------------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started) -> None:
-        self._started = True
+        self.conclusions.started = True
         record, device, context = event.record, self.device, self.context
         device.file.says = record
         device.generations.newest = max(event.generation_floor, record.given if record is not None else 0)
-        if event.unreadable:
-            self._unreadable = event.unreadable
-            self._window_until = context.now + self.config.window_s
+        same_boot = record is not None and record.boot_id == self.config.boot_id
+        device.unreadable = event.unreadable or (record.unreadable if record is not None and same_boot else "")
+        if device.unreadable:
+            device.window_until = context.now + self.config.window_s
             context.alarm(
                 "record",
-                f"the state file can't be read ({event.unreadable}): the weights that were committed are lost to this "
+                f"the state file can't be read ({device.unreadable}): the weights that were committed are lost to this "
                 "server, and processes that read them must end; owners of pools go on, and their contents are lost to "
                 "their successors",
             )
         self._region(m.WEIGHTS, "shared")
         if record is None:
             context.note("started", found=event.unreadable or "no file")
-        elif record.boot_id != self.config.boot_id:
+        elif not same_boot:
             # No memory outlives a boot, and no process that a token could shut out.
             context.note("started", found="a file of another boot")
             if record.regions:
@@ -236,40 +214,50 @@ class Machine:
         )
 
     def _introduce(self, event: e.Received, hello: m.Hello | m.Observe) -> m.Problem | None:
-        problem = self._make_room_for(event.conn, hello)
+        problem = self._why_not_welcome(event.conn, hello)
         if event.process is not None and (problem is not None or isinstance(hello, m.Observe)):
             self.context.out.append(e.ForgetProcess(event.process))
         if problem is not None:
+            if problem.about == "protocol" and isinstance(hello, m.Hello):
+                self.conclusions.strangers.came(hello)
             return problem
         if isinstance(hello, m.Observe):
             self.sessions.observers[event.conn] = False
         else:
+            self._make_room(hello)
             self._welcome(event, hello)
         for conn in self.sessions.too_many():
             why = m.Problem(why="there are too many, and this one does nothing", about="place")
             self.device.throw_out(conn, why)
         return None
 
-    def _make_room_for(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
+    def _why_not_welcome(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
         if self.sessions.knows(conn):
             return m.Problem(why="this connection has introduced itself already")
         if not versions.spoken().agreed(hello):
-            if isinstance(hello, m.Hello):
-                self._strangers.came(hello)
             return m.Problem(why=versions.spoken().why_none(hello), about="protocol")
         if isinstance(hello, m.Observe):
             return None
         if self.sessions.full:
             return m.Problem(why=f"{len(self.sessions.clients)} processes are connected already", about="place")
         there = self.regions.get(hello.key)
-        if there is not None and there.policy != hello.policy and not self._forget(there):
-            return m.Problem(
-                why=f"{hello.key} is of the policy {there.policy}, and not {hello.policy}: take another key"
-            )
-        if hello.key not in self.regions and len(self.regions) >= MOST_REGIONS and not self._make_room():
+        if there is not None:
+            if there.policy != hello.policy and not self.conclusions.may_forget(there):
+                why = f"{hello.key} is of the policy {there.policy}, and not {hello.policy}: take another key"
+                return m.Problem(why=why)
+        elif len(self.regions) >= MOST_REGIONS and not any(map(self.conclusions.may_forget, self.regions.values())):
             why = f"there are {len(self.regions)} regions already: gmsctl drop one of them"
             return m.Problem(why=why, about="place")
         return None
+
+    def _make_room(self, hello: m.Hello) -> None:
+        """For its region. What may be forgotten for it goes."""
+        there = self.regions.get(hello.key)
+        if there is not None:
+            if there.policy != hello.policy:
+                self.conclusions.forget(there)
+        elif len(self.regions) >= MOST_REGIONS:
+            self.conclusions.forget(next(filter(self.conclusions.may_forget, self.regions.values())))
 
     def _welcome(self, event: e.Received, hello: m.Hello) -> None:
         context = self.context
@@ -286,7 +274,7 @@ class Machine:
             says_what_it_has=hello.have > 0,
         )
         region = self._region(hello.key, hello.policy)
-        self._strangers.talks(client.engine_id)
+        self.conclusions.strangers.talks(client.engine_id)
         self.sessions.clients[client.conn] = client
         if client.process is not None:
             context.out.append(e.WatchDeath(client.process))
@@ -309,60 +297,16 @@ class Machine:
     def _region(self, key: str, policy: m.Policy) -> Region:
         if key not in self.regions:
             kind = SharedRegion if policy == "shared" else ExclusiveRegion
-            self.regions[key] = kind(self.device, key, self._window_until)
+            self.regions[key] = kind(self.device, key, self.device.window_until)
             self.regions[key].recovery.notice()
-            if not self.context.reached(self._window_until):  # a process that had it comes back within the window
-                self.regions[key].record_lost = self._unreadable
+            self.regions[key].record_lost = self.device.unreadable  # a process that had it comes back within the window
         return self.regions[key]
-
-    def _forget(self, region: Region) -> bool:
-        """Its key may be another's. A token is forgotten only for another region, once a person has dropped it."""
-        if region.key == m.WEIGHTS or region.clients or not region.may_be_forgotten:
-            return False
-        region.record_is_true()
-        del self.regions[region.key]
-        return True
-
-    def _make_room(self) -> bool:
-        return any(self._forget(region) for region in list(self.regions.values()))
-
-    # -- connections end -------------------------------------------------------------------------------------------
-
-    def _end_thrown_out(self) -> None:
-        """A mistake: it costs the sender this connection."""
-        while self.device.thrown_out:
-            conn, problem = self.device.thrown_out.pop(0)
-            if problem is not None:
-                self.context.send(conn, problem)
-            self._end(conn)
 
     def _on_died(self, event: e.Died) -> None:
         for client in self.sessions.of_process(event.process):
-            self._end(client.conn)
+            self.conclusions.end(client.conn)
         for region in self.regions.values():
             region.process_died(event.process)
-
-    def _end(self, conn: int) -> None:
-        self.context.out.append(e.Close(conn))
-        self._left(conn)
-
-    def _left(self, conn: int) -> None:
-        client = self.sessions.clients.get(conn)
-        if client is None:
-            self.sessions.gone(conn)
-            return
-        device, region = self.device, self.regions[client.key]
-        doing = region.doing(client)
-        if client.process is not None and not region.keeps(client.process):
-            self.context.out.append(e.ForgetProcess(client.process))
-        if doing is not Doing.WATCHING:
-            self.context.note("left", region=client.key, engine=client.engine_id, was=doing.value)
-        region.hand_backs.left(conn)
-        device.holders.gone(conn)
-        self.sessions.gone(conn)
-        region.left(client, doing)
-        if region.is_blank and not device.file.busy:  # what is owed to the disk is that region's to do
-            self._forget(region)
 
     # -- answers of the disk, the device and the kernel ------------------------------------------------------------
 
@@ -383,7 +327,15 @@ class Machine:
             return
         sizes = (*wanted.sizes, *([wanted.table_size] if wanted.table_size else []))
         slabs = tuple(slab._replace(size=size) for slab, size in zip(event.slabs, sizes, strict=True))
+        if wanted.key:
+            self.device.leases.made(slabs)
         self.regions[client.key].allocated(wanted, slabs)
+
+    def _on_leased(self, event: e.Leased) -> None:
+        wanted = self.device.making.leased(event)
+        if wanted is not None:
+            full = e.NotAllocated(wanted.conn, wanted.bytes, 0, event.why, is_full=True)
+            self.regions[wanted.key].not_allocated(wanted, full)
 
     def _on_not_allocated(self, event: e.NotAllocated) -> None:
         wanted, client = self.device.making.failed(event), self.sessions.clients.get(event.conn)
@@ -406,7 +358,7 @@ class Machine:
         region = self.regions[client.key]
         if not event.there:
             self.context.note("died_waiting", region=client.key, engine=client.engine_id)
-            self._end(client.conn)
+            self.conclusions.end(client.conn)
         elif isinstance(region, SharedRegion):
             region.peer_checked(client, request)
 
@@ -417,7 +369,7 @@ class Machine:
             if self.sessions.knows(conn):
                 self.context.send(conn, self.status(event.free, event.blocks))
 
-        self.device.check(answered, tables=self.tables)
+        self.device.ask_memory(answered, tables=self.tables)
 
     def _ask_layout(self, conn: int, message: m.AskLayout) -> None:
         region = self.regions.get(message.key)
@@ -456,7 +408,6 @@ class Machine:
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """A process that opens this path doesn't find this server any more: it can only make room."""
-        self._started = False
         self.context.out.append(e.Stop(event.why))
 
     def _on_file_gone(self, event: e.FileGone) -> None:
@@ -472,10 +423,11 @@ class Machine:
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Started: Machine._on_started,
     e.Received: Machine._on_received,
-    e.Closed: lambda machine, event: machine._left(event.conn),
+    e.Closed: lambda machine, event: machine.conclusions.left(event.conn),
     e.Died: Machine._on_died,
     e.Allocated: Machine._on_allocated,
     e.NotAllocated: Machine._on_not_allocated,
+    e.Leased: Machine._on_leased,
     e.MemoryChecked: Machine._on_memory_checked,
     e.PeerChecked: Machine._on_peer_checked,
     e.Persisted: Machine._on_persisted,

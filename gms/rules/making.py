@@ -1,13 +1,18 @@
 """Memory that is being made: a writer's next slab, or all of a pool at once.
 
 Pure. On a full device it is asked for again and again, for a bounded time, and no longer than its process wants it: no
-event says when memory becomes free. What follows from it is its region's business.
+event says when memory becomes free. Where there is a ledger, the lease of weights grows first (`leases.py`); a device
+where it can't is a full one. What follows from it is its region's business.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gms.rules import events as e
 from gms.rules.context import Context
+from gms.rules.leases import Leases
+from gms.rules.weights import Slab
+from sidecar.machine.plan import Plan
 
 RETRY_S = 0.02
 """How soon memory is asked for again on a full device."""
@@ -25,6 +30,10 @@ class Wanted:
     free: int = 0
     asked: bool = False
     """The shell is making it; its answer decides what follows."""
+    key: str = ""
+    """The region's whose lease grows for it; empty: none does."""
+    leasing: int = 0
+    """The number of the wish to the ledger, until that answers; nothing else waits for it. 0: none."""
 
     @property
     def bytes(self) -> int:
@@ -32,8 +41,9 @@ class Wanted:
 
 
 class Making:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, leases: Leases) -> None:
         self._context = context
+        self._leases = leases
         self._wanted: dict[int, Wanted] = {}
 
     @property
@@ -44,9 +54,28 @@ class Making:
         """What is being made for it. (A process asks for one thing at a time.)"""
         return self._wanted.get(conn) if conn is not None else None
 
-    def begin(self, wanted: Wanted) -> None:
+    @property
+    def keys(self) -> set[str]:
+        """Regions whose lease is ahead of what they have."""
+        return {wanted.key for wanted in self._wanted.values()}
+
+    def begin(self, wanted: Wanted, slabs: Iterable[Slab] = ()) -> None:
+        """`slabs`: what its region has already, if that has a lease."""
         self._wanted[wanted.conn] = wanted
-        self._ask(wanted)
+        if wanted.key and self._leases.are_wanted:
+            left_s = wanted.until - self._context.now
+            wanted.leasing = self._leases.grow(wanted.key, slabs, wanted.bytes, left_s)
+        else:
+            self._ask(wanted)
+
+    def leased(self, event: e.Leased) -> Wanted | None:
+        """None: it is made now, or isn't wanted any more; else it can't be made."""
+        self._leases.answered(event)
+        wanted = next((each for each in self._wanted.values() if each.leasing == event.wish), None)
+        if wanted is None:
+            return None
+        wanted.leasing = 0
+        return self._wanted.pop(wanted.conn) if event.why else None
 
     def withdraw(self, conn: int) -> Wanted | None:
         """It isn't wanted any more."""
@@ -63,10 +92,10 @@ class Making:
             return None
         return self._wanted.pop(event.conn)
 
-    def step(self) -> None:
+    def plan(self, plan: Plan) -> None:
         for wanted in self._wanted.values():
-            if not wanted.asked and not self._context.wait_until(wanted.retry_at):
-                self._ask(wanted)
+            if not wanted.asked and not wanted.leasing and not plan.wait_until(wanted.retry_at):
+                plan.do(self._ask, wanted)
                 return  # one at a time: what is asked is answered first
 
     def _ask(self, wanted: Wanted) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from gms.layout import MAX_SLABS, Count
 from gms.rules.messages import Generation, Name, Policy, RegionKey
 
-FORMAT = 2
+FORMAT = 3
 """The newest. A file of another format is kept aside, as one that can't be read."""
 
 
@@ -70,6 +70,8 @@ class Record(msgspec.Struct, frozen=True):
     """The PID namespace in which the numbers of processes mean something."""
     time_namespace: str = ""
     """The one in which `since` means something."""
+    unreadable: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    """Why the file before this one couldn't be read, while processes of which it told may be on their way back."""
     format: int = FORMAT
     check: str = ""
     """A sum of all the rest, in the file only."""

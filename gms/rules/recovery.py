@@ -1,18 +1,30 @@
-"""A new server and a region of the one before (rules 9 and 10 of `machine.py`): how long it waits, and for what.
+"""A new server and a region of the one before (rules 9 and 10 of `machine.py`): how long it waits, for what, and what
+is handed back to it.
 
 Pure. Memory outlives the server, because processes keep its descriptors. The file tells which memory that is; those who
-have it hand it back (`hand_back.py`). Here is how long others are kept out, and when to ask whether any process still
-has that memory.
+have it hand it back, in as many messages as it takes. The first hand-back wins: others match, or are stale. Here is how
+long others are kept out, and when to ask whether any process still has that memory. The region does what follows.
+
+What this file may not do: know who is connected, or what a region does with its memory.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
+from gms.rules import messages as m
 from gms.rules.context import Context
 from gms.rules.events import MemoryChecked
+from gms.rules.record import Region as Recorded
+from gms.rules.weights import Slab
 from sidecar.machine.disk_writes import RETRY_S
+from sidecar.machine.plan import Plan
 
 CHECK_EVERY_S = 0.25
+MOST_HAND_BACKS = 8
+"""How many processes may be in the middle of it, each with descriptors of its own."""
 
 
 class Step(Enum):
@@ -31,16 +43,18 @@ class Recovery:
         self._awake_at = math.inf
         """When this server last did anything."""
         self._check_at = math.inf
+        self._has_left = False
+        """A process: it may have been the last one that had that memory."""
         self._checking = False
         self._gone_at = math.inf
         """When it is to be written into the file that no process has it."""
+
+    # -- the window ------------------------------------------------------------------------------------------------
 
     def awaits(self, window_s: float, *, asks: bool) -> None:
         """There was memory. `asks`: whether any process has it still is asked at once."""
         self._window_until = self._context.now + window_s
         self._check_at = self._context.now if asks else math.inf
-
-    # -- the window ------------------------------------------------------------------------------------------------
 
     @property
     def window_is_over(self) -> bool:
@@ -56,31 +70,32 @@ class Recovery:
 
     # -- does any process have it? ---------------------------------------------------------------------------------
 
-    def step(self, *, awaited: bool) -> Step:
-        context = self._context
-        is_new = context.wait_until(self._window_until)
+    def due(self, plan: Plan, *, awaited: bool) -> Step:
+        is_new = plan.wait_until(self._window_until)
         if is_new:
-            context.wake(self._awake_at + CHECK_EVERY_S)
+            plan.wait_until(self._awake_at + CHECK_EVERY_S)
         if not awaited:
             return Step.NOTHING
-        if not context.wait_until(self._gone_at):
-            self._gone_at = math.inf
+        if not plan.wait_until(self._gone_at):
             return Step.GIVE_UP
-        if is_new and not self._checking and not context.wait_until(self._check_at):
-            return self.check()
-        return Step.NOTHING
+        wants = self._has_left or (is_new and not plan.wait_until(self._check_at))
+        return Step.CHECK_MEMORY if wants and not self._checking else Step.NOTHING
 
-    def check(self) -> Step:
-        """A process has left, say: it may have been the last one that had that memory."""
-        if self._checking:
-            return Step.NOTHING
-        self._checking, self._check_at = True, self._context.now + CHECK_EVERY_S
-        return Step.CHECK_MEMORY
+    def has_left(self) -> None:
+        """A process."""
+        self._has_left = True
+
+    def asks(self) -> None:
+        self._checking, self._has_left, self._check_at = True, False, self._context.now + CHECK_EVERY_S
 
     def checked(self, answer: MemoryChecked) -> None:
         self._checking = False
         if answer.held is False:
             self._gone_at = self._context.now
+
+    def gives_up(self) -> None:
+        """It is being written."""
+        self._gone_at = math.inf
 
     def could_not_give_up(self) -> None:
         """The file can't be written."""
@@ -92,4 +107,140 @@ class Recovery:
 
     def end(self) -> None:
         """Nothing is awaited any more."""
-        self._gone_at = math.inf
+        self._gone_at, self._has_left = math.inf, False
+
+
+class Verdict(Enum):
+    """On what a process hands back."""
+
+    MORE = "the rest is still to come"
+    STANDS_AGAIN = "by this very message"
+    HAS_IT = "it has the memory that is there"
+    STALE = "that memory is gone"
+    COME_AGAIN = "too many hand back at once"
+    MISTAKE = "it may not be said like this"
+
+
+class HandedBack(NamedTuple):
+    verdict: Verdict
+    why: str = ""
+    document: bytes = b""
+    """`STANDS_AGAIN`: this, and these, are all that the process has handed back."""
+    slabs: tuple[Slab, ...] = ()
+    sums: tuple[str, ...] = ()
+
+
+@dataclass
+class _Coming:
+    """What one process has handed back so far; it isn't the memory before it is whole."""
+
+    document: bytes
+    count: int = 0
+    """How many slabs have come."""
+    slabs: list[Slab] = field(default_factory=list)
+    """Those of them that were kept."""
+    why_not: str = ""
+    """It won't do; said once all of it has come."""
+
+
+class HandBacks:
+    def __init__(self, context: Context, why_not: Callable[[bytes], str]) -> None:
+        """`why_not`: what is wrong with a document, as the policy sees it; empty: nothing."""
+        self._context = context
+        self._why_not = why_not
+        self._coming: dict[int, _Coming] = {}
+        """By connection."""
+
+    @property
+    def kept(self) -> list[Slab]:
+        """Slabs of what has not come whole."""
+        return [slab for coming in self._coming.values() for slab in coming.slabs]
+
+    def comes_from(self, conn: int) -> bool:
+        """It is in the middle of it."""
+        return conn in self._coming
+
+    def left(self, conn: int) -> None:
+        coming = self._coming.pop(conn, None)
+        if coming is not None:
+            self._put_down(coming)
+
+    def end(self) -> None:
+        """Nothing is awaited any more. What others have handed back in part is of no use."""
+        for coming in self._coming.values():
+            self._put_down(coming)
+
+    def take(
+        self,
+        conn: int,
+        message: m.HandBack,
+        came: Sequence[Slab],
+        awaited: Recorded | None,
+        there: tuple[int, str],
+        *,
+        idle: bool,
+    ) -> HandedBack:
+        """`there`: generation and hash of the memory that stands. `idle`: this process neither reads nor writes nor
+        waits.
+        """
+        coming, refused = self._begin_or_go_on(conn, message, came, awaited, idle=idle)
+        if coming is None or refused is not None:
+            self._context.forget(came)
+            return refused or HandedBack(Verdict.MISTAKE)
+        self._look_through(coming, message, came, awaited)
+        coming.count += len(came)
+        if came and coming.count < len(message.sizes):
+            return HandedBack(Verdict.MORE)
+        del self._coming[conn]
+        if awaited is not None and _is_about(message, awaited) and not coming.why_not:
+            sums = tuple(message.sums) if len(message.sums) == len(coming.slabs) else ()
+            return HandedBack(Verdict.STANDS_AGAIN, "", coming.document, tuple(coming.slabs), sums)
+        if there[0] and (message.generation, message.hash) == there and not coming.why_not:
+            return HandedBack(Verdict.HAS_IT)
+        now = f"there is {there[0]} now" if there[0] else "there is none now"
+        return HandedBack(Verdict.STALE, coming.why_not or f"memory {message.generation} is gone; {now}")
+
+    def _begin_or_go_on(
+        self, conn: int, message: m.HandBack, came: Sequence[Slab], awaited: Recorded | None, *, idle: bool
+    ) -> tuple[_Coming | None, HandedBack | None]:
+        if message.first == 0:
+            if not idle or conn in self._coming:
+                return None, HandedBack(Verdict.MISTAKE, "this process does something else, or hands back already")
+            if not came and awaited is not None and _is_about(message, awaited):
+                return None, HandedBack(Verdict.MISTAKE, "the slabs are awaited, and none came with it")
+            if came and len(self._coming) >= MOST_HAND_BACKS:
+                return None, HandedBack(Verdict.COME_AGAIN)
+            self._coming[conn] = _Coming(message.layout)
+        coming = self._coming.get(conn)
+        if coming is None or message.first != coming.count or (message.first > 0 and not came):
+            why = "the slabs are to be handed back one after the other, each once"
+            return None, HandedBack(Verdict.MISTAKE, why)
+        return coming, None
+
+    def _look_through(
+        self, coming: _Coming, message: m.HandBack, came: Sequence[Slab], awaited: Recorded | None
+    ) -> None:
+        """Keeps what came if it is awaited. Whether it is the right thing is said once everything is there."""
+        if awaited is None or coming.why_not or not _is_about(message, awaited):
+            self._context.forget(came)
+            return
+        expected = awaited.slabs[coming.count : coming.count + len(came)]
+        if tuple(message.sizes) != tuple(slab.size for slab in awaited.slabs):
+            coming.why_not = "its slabs are of other sizes than those in the file"
+        elif [slab.identity for slab in came] != [slab.identity for slab in expected]:
+            coming.why_not = "its memory is not that in the file"
+        elif message.first == 0:
+            coming.why_not = self._why_not(coming.document)
+        if coming.why_not:
+            self._context.forget(came)
+            self._put_down(coming)
+        else:
+            coming.slabs += [slab._replace(size=known.size) for slab, known in zip(came, expected, strict=True)]
+
+    def _put_down(self, coming: _Coming) -> None:
+        self._context.forget(coming.slabs)
+        coming.slabs = []
+
+
+def _is_about(message: m.HandBack, recorded: Recorded) -> bool:
+    return (message.generation, message.hash) == (recorded.generation, recorded.hash)

@@ -3,8 +3,8 @@
 Pure, a part of the machine. What all regions have in common is here: what is handed back to a new server, what is given
 up on purpose, who has waited in vain. What differs is the policy:
 
-    shared.py      shared after commit: weights       its phases: `weights.py`    who may come in: `admission.py`
-    exclusive.py   exclusive by token: pools          its phases: `pools.py`      who may own it: `claims.py`
+    shared.py      shared after commit: weights       its phases, and who may come in: `weights.py`
+    exclusive.py   exclusive by token: pools          its phases: `pools.py`; who may own it: `claims.py`
 
 A region knows what the device's regions share (`Device`), and neither another region nor the machine.
 """
@@ -20,23 +20,26 @@ from typing import Any, ClassVar, NamedTuple
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.context import Context
-from gms.rules.hand_back import HandBacks, HandedBack, Verdict
 from gms.rules.holders import TOO_MANY_LAYOUTS, Holders
+from gms.rules.leases import Leases
 from gms.rules.making import Making, Wanted
 from gms.rules.pools import Pool
 from gms.rules.record import Record
 from gms.rules.record import Region as Recorded
 from gms.rules.record import Slab as RecordedSlab
-from gms.rules.recovery import Recovery, Step
+from gms.rules.recovery import HandBacks, HandedBack, Recovery, Step, Verdict
 from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
 from gms.rules.state_file import Owed, StateFile
 from gms.rules.weights import Generations, Slab, Weights
+from sidecar.machine.plan import Plan
 
 LOOK_S = 0.1
 """How soon the device is asked again whether any process has memory that was given up."""
 
 
 Slabs = Sequence[Slab] | Sequence[RecordedSlab]
+Requests = dict[type, Callable[[Any, Client, Any], m.Problem | None]]
+"""What clients of a region may ask for. A problem ends the connection."""
 
 
 class Device:
@@ -45,20 +48,25 @@ class Device:
     def __init__(self, config: e.Config, context: Context) -> None:
         self.config = config
         self.context = context
+        self.unreadable = ""
+        """Why the file couldn't be read, or one before it, until the window is over."""
+        self.window_until = -1.0
+        """Until then processes may come back of whose regions this server doesn't know."""
         self.generations = Generations()
+        self.regions: dict[str, Region] = {}
         self.sessions = Sessions(context, lambda client: self.regions[client.key].doing(client))
         self.holders = Holders(context, self.sessions)
         self.file = StateFile(context)
-        self.making = Making(context)
-        self.regions: dict[str, Region] = {}
+        self.leases = Leases(context, are_wanted=config.leases)
+        self.making = Making(context, self.leases)
         self.why_closed = ""
         """Why no process is let in any more; empty while all is well."""
         self.checking_peer: tuple[int, int] | None = None
         """Connection and request of a writer that is about to be let in."""
         self.questions: list[Callable[[e.MemoryChecked], None]] = []
-        """Who waits for which answer of the shell's: it answers in that order."""
+        """What takes which answer of the shell's: it answers in that order."""
         self.thrown_out: list[tuple[int, m.Problem | None]] = []
-        """Connections that are to end, for the machine to do."""
+        """Connections that are to end."""
 
     @property
     def busy(self) -> bool:
@@ -68,17 +76,18 @@ class Device:
     def record(self, *changed: Recorded) -> Record:
         """What the file has to say now, or once these are so."""
         new = {recorded.key: recorded for recorded in changed}
-        regions = (new.get(region.key) or region.record() for region in self.regions.values())
+        regions = [new.get(region.key) or region.record() for region in self.regions.values()]
         config = self.config
         return Record(
             self.generations.newest,
-            tuple(each for each in regions if each.generation or each.token),
+            tuple([each for each in regions if each.generation or each.token]),
             config.boot_id,
             config.pid_namespace,
             config.time_namespace,
+            self.unreadable,
         )
 
-    def check(
+    def ask_memory(
         self,
         answered: Callable[[e.MemoryChecked], None],
         identities: tuple[str, ...] = (),
@@ -88,6 +97,7 @@ class Device:
         self.context.out.append(e.CheckMemory(identities, tables))
 
     def throw_out(self, conn: int, problem: m.Problem | None) -> None:
+        """A mistake: it costs the sender this connection."""
         self.thrown_out.append((conn, problem))
 
 
@@ -114,8 +124,6 @@ class Dropping:
 
 class Region(ABC):
     policy: ClassVar[m.Policy]
-    requests: ClassVar[dict[type, Callable[[Any, Client, Any], m.Problem | None]]]
-    """What clients of it may ask for. A problem ends the connection."""
     memory: Weights | Pool
     """What it is at the moment."""
 
@@ -162,6 +170,10 @@ class Region(ABC):
 
     @property
     @abstractmethod
+    def requests(self) -> Requests: ...
+
+    @property
+    @abstractmethod
     def slabs(self) -> Sequence[Slab]:
         """All whose descriptors are wanted here."""
 
@@ -197,8 +209,8 @@ class Region(ABC):
         """And with which reason it is refused when it has waited in vain."""
 
     @abstractmethod
-    def let_in(self) -> None:
-        """The queue is looked at again."""
+    def plan_queue(self, plan: Plan) -> None:
+        """Which of those that wait are let in, or refused, now."""
 
     @abstractmethod
     def left(self, client: Client, was: Doing) -> None:
@@ -302,28 +314,51 @@ class Region(ABC):
     def is_idle(self, client: Client) -> bool:
         return self.doing(client) in IDLE and not self.hand_backs.comes_from(client.conn)
 
-    # -- every conclusion that is due ------------------------------------------------------------------------------
+    # -- what follows ----------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        follows = self.recovery.step(awaited=self.awaited is not None)
-        self.recover(follows)
-        if not self.device.busy:
-            self.let_in()
+    def plan(self, plan: Plan) -> None:
+        """What is to be done next, if no question is open."""
+        step = self.recovery.due(plan, awaited=self.awaited is not None)
+        if step is Step.CHECK_MEMORY:
+            plan.do(self._check_memory)
+        elif step is Step.GIVE_UP:
+            plan.do(self._give_up_lost)
+        if not plan.steps:
+            self.plan_queue(plan)
 
-    def recover(self, step: Step) -> None:
-        awaited = self.awaited
-        if awaited is not None and step is Step.CHECK_MEMORY:
-            self.device.check(self.recovery.checked, tuple(slab.identity for slab in awaited.slabs))
-        elif awaited is not None and step is Step.GIVE_UP:
-            self.write_given_up(GivenUp(awaited.generation, "lost"))
-
-    def time_out(self) -> None:
-        """Those that have waited in vain are told what for."""
+    def plan_time_outs(self, plan: Plan) -> None:
+        """Those that have waited in vain."""
         for client, request in self.queue:
-            if self.device.making.of(client.conn) is None and not self.context.wait_until(request.until):
-                why, reason = self.why_waits(client, request)
-                waited = f"waited {request.message.timeout_s or 0:g} s in vain"
-                self.refuse(client, f"{waited}: {why}", reason)
+            if self.device.making.of(client.conn) is None and not plan.wait_until(request.until):
+                plan.do(self._waited_in_vain, client, request)
+
+    def plan_dropped(self, plan: Plan) -> None:
+        """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
+        for conn, dropping in self._dropping.items():
+            still = self.device.holders.still(dropping.generation)
+            if not plan.wait_until(dropping.until):
+                plan.do(self._dropped, conn, still or ["memory in its place is in use, says the device"])
+            elif conn not in self.device.sessions.observers:
+                plan.do(self._dropping.pop, conn)
+            elif not still and not plan.wait_until(dropping.look_at):
+                plan.do(self._look_for_dropped, conn, dropping)
+
+    def _check_memory(self) -> None:
+        self.recovery.asks()
+        slabs = self.awaited.slabs if self.awaited is not None else ()
+        self.device.ask_memory(self.recovery.checked, tuple([slab.identity for slab in slabs]))
+
+    def _give_up_lost(self) -> None:
+        self.recovery.gives_up()
+        self.write_given_up(GivenUp(self.there[0], "lost"))
+
+    def _waited_in_vain(self, client: Client, request: Request) -> None:
+        why, reason = self.why_waits(client, request)
+        self.refuse(client, f"waited {request.message.timeout_s or 0:g} s in vain: {why}", reason)
+
+    def _look_for_dropped(self, conn: int, dropping: Dropping) -> None:
+        dropping.look_at = self.context.now + LOOK_S
+        self.device.ask_memory(partial(self._dropped_checked, conn), dropping.identities)
 
     # -- handed back to a new server -------------------------------------------------------------------------------
 
@@ -399,18 +434,6 @@ class Region(ABC):
             self.device.throw_out(conn, m.Problem(why=TOO_MANY_LAYOUTS))
         if owed.by:
             self._dropping[owed.by] = Dropping(owed.generation, size, identities, owed.until, self.context.now)
-
-    def see_dropped(self) -> None:
-        """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
-        for conn, dropping in list(self._dropping.items()):
-            still = self.device.holders.still(dropping.generation)
-            if not self.context.wait_until(dropping.until):
-                self._dropped(conn, still or ["memory in its place is in use, says the device"])
-            elif conn not in self.device.sessions.observers:
-                del self._dropping[conn]
-            elif not still and not self.context.wait_until(dropping.look_at):
-                dropping.look_at = self.context.now + LOOK_S
-                self.device.check(partial(self._dropped_checked, conn), dropping.identities)
 
     def _dropped_checked(self, conn: int, answer: e.MemoryChecked) -> None:
         if conn in self._dropping and answer.held is not True:

@@ -3,10 +3,10 @@
 Pure. A process that has to do with a region is a client; a caller that only looks is an observer. What a client does is
 not stored here: its region knows (`Region.doing`).
 
-What this file may not do: decide who may come in (`admission.py`, `claims.py`).
+What this file may not do: decide who may come in (`weights.py`, `claims.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -85,6 +85,12 @@ class Sessions:
 
     def of_process(self, process: int) -> list[Client]:
         return [client for client in self.clients.values() if client.process == process]
+
+    def named(self, conns: Iterable[int]) -> str:
+        """In words."""
+        clients = [self.clients[conn] for conn in conns]
+        names = ", ".join([str(client) for client in clients[:5]])
+        return f"{names} and {len(clients) - 5} more" if len(clients) > 5 else names
 
     def knows(self, conn: int) -> bool:
         return conn in self.clients or conn in self.observers

@@ -1,22 +1,22 @@
 """Regions of the policy "shared after commit": weights. One process writes; after its commit many read.
 
-Pure, a part of the machine (rules 1 to 6 and 8 of `machine.py`). Phases: `weights.py`; who may come in: `admission.py`.
+Pure, a part of the machine (rules 1 to 6 and 8 of `machine.py`). Phases, and who may come in: `weights.py`.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gms import layout as lay
 from gms.rules import events as e
 from gms.rules import messages as m
-from gms.rules.admission import Admission
-from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.record import Region as Recorded
-from gms.rules.region import Device, GivenUp, Region
+from gms.rules.recovery import HandedBack
+from gms.rules.region import Device, GivenUp, Region, Requests
 from gms.rules.sessions import Client, Doing, Request
-from gms.rules.weights import Cleared, Draft, Layout, Phase, Slab, Weights
+from gms.rules.weights import Cleared, Draft, Layout, Phase, Slab, Verdict, Weights
+from sidecar.machine.plan import Plan
 
 
 class Admit(NamedTuple):
@@ -40,7 +40,10 @@ class SharedRegion(Region):
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         super().__init__(device, key, window_until)
         self.memory = self.weights = Weights(key, device.generations)
-        self.admission = Admission(self.weights, device.sessions, self.recovery)
+
+    @property
+    def requests(self) -> Requests:
+        return _REQUESTS
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -70,14 +73,14 @@ class SharedRegion(Region):
         self.recovery.awaits(self.device.config.window_s, asks=True)
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
 
-    def step(self) -> None:
+    def plan(self, plan: Plan) -> None:
         awaited, alarm = self.weights.awaited, f"window {self.key}"
         if awaited is not None and self.recovery.window_is_over:
             why = f"layout {awaited.generation} was not handed back within {self.device.config.window_s:g} s"
-            self.context.alarm(alarm, f"{why}; the next writer will begin anew")
+            plan.say(self.context.alarm, alarm, f"{why}; the next writer will begin anew")
         else:
-            self.context.calm(alarm)
-        super().step()
+            plan.calm(self.context.calm, alarm)
+        super().plan(plan)
 
     def why_not(self, document: bytes) -> str:
         awaited = self.weights.awaited
@@ -112,23 +115,27 @@ class SharedRegion(Region):
 
     # -- who comes in ----------------------------------------------------------------------------------------------
 
-    def let_in(self) -> None:
+    def plan_queue(self, plan: Plan) -> None:
+        """All who may read; or one who may write, if none reads."""
         for client, request in self.queue:
-            if self.device.busy:
+            verdict = self._verdict(request)
+            if verdict.may and verdict.mode == "ro":
+                plan.do(self._let_read, client, request.message)
+            elif verdict.may and not plan.steps:
+                plan.do(self._check_peer, client, request)
                 return
-            assert isinstance(request.message, m.Open)
-            verdict = self.admission.verdict(request.message)
-            if not verdict.may:
-                continue
-            if verdict.mode == "ro":
-                self._let_read(client, request.message)
-            else:
-                self.device.checking_peer = (client.conn, request.number)
-                self.context.out.append(e.CheckPeer(client.conn))
+
+    def _verdict(self, request: Request) -> Verdict:
+        assert isinstance(request.message, m.Open)
+        is_new = not self.recovery.window_is_over
+        return self.weights.verdict(request.message, self.device.sessions.named, is_new=is_new)
+
+    def _check_peer(self, client: Client, request: Request) -> None:
+        self.device.checking_peer = (client.conn, request.number)
+        self.context.out.append(e.CheckPeer(client.conn))
 
     def why_waits(self, client: Client, request: Request) -> tuple[str, m.Reason]:
-        assert isinstance(request.message, m.Open)
-        return self.device.why_closed or self.admission.verdict(request.message).why_not or "its turn", "time_out"
+        return self.device.why_closed or self._verdict(request).why_not or "its turn", "time_out"
 
     def _on_open(self, client: Client, message: m.Open) -> m.Problem | None:
         if not self.is_idle(client):
@@ -138,8 +145,8 @@ class SharedRegion(Region):
             self.device.holders.got(client.conn, message.have)
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         request = self.device.sessions.ask(client, message, self.context.now + wait_s)
-        if message.bytes and not self.admission.wants_to_read(message):
-            self.device.check(lambda answer: self._refuse_without_room(client, request, answer.free))
+        if message.bytes and not self.weights.wants_to_read(message, is_new=not self.recovery.window_is_over):
+            self.device.ask_memory(lambda answer: self._refuse_without_room(client, request, answer.free))
         return None
 
     def _on_withdraw(self, client: Client, message: m.Withdraw) -> m.Problem | None:
@@ -160,7 +167,7 @@ class SharedRegion(Region):
             self._abort(client)
         self.weights.stop_reading(client.conn)
         if self.weights.awaited is not None:
-            self.recover(self.recovery.check())
+            self.recovery.has_left()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +291,8 @@ class SharedRegion(Region):
             )
             self.context.refuse(client.conn, why, "too_large")
         else:
-            self.device.making.begin(Wanted(client.conn, (size,), 0, self.context.now + config.memory_wait_s))
+            until = self.context.now + config.memory_wait_s
+            self.device.making.begin(Wanted(client.conn, (size,), 0, until, key=self.key), self.slabs)
         return None
 
     def allocated(self, wanted: Wanted, slabs: tuple[Slab, ...]) -> None:
@@ -296,7 +304,7 @@ class SharedRegion(Region):
     def not_allocated(self, wanted: Wanted, event: e.NotAllocated) -> None:
         if event.why:
             why = f"a slab of {wanted.bytes} bytes can't be made: {event.why}"
-            self.context.refuse(wanted.conn, why, "not_now")
+            self.context.refuse(wanted.conn, why, "no_memory" if event.is_full else "not_now")
             return
         self.note("no_memory", needed=wanted.bytes, free=event.free)
         why = f"a slab of {wanted.bytes} bytes is needed, and {event.free} are free{self.device.holders.also}"
@@ -357,7 +365,8 @@ class SharedRegion(Region):
     def why_in_use(self) -> str:
         weights = self.weights
         if weights.phase in (Phase.RW, Phase.RO) or not self.recovery.window_is_over:
-            return f"{self.key} can't be dropped: {self.admission.verdict(m.Open(mode='rw')).why_not}"
+            why_not = self._verdict(Request(m.Open(mode="rw"), 0, 0.0)).why_not
+            return f"{self.key} can't be dropped: {why_not}"
         return ""
 
     def give_up(self, owed: GivenUp) -> bool:
@@ -466,10 +475,11 @@ class SharedRegion(Region):
             words.append(f"layout {weights.awaited.generation} of {len(weights.awaited.slabs)} slabs is awaited")
         return [*words, f"readers {sorted(weights.readers)[:20]}"]
 
-    requests: ClassVar[dict[type, Callable[[Any, Client, Any], m.Problem | None]]] = {
-        m.Open: _on_open,
-        m.Withdraw: _on_withdraw,
-        m.Create: _on_create,
-        m.Commit: _on_commit,
-        m.Checksums: _on_checksums,
-    }
+
+_REQUESTS: Requests = {
+    m.Open: SharedRegion._on_open,
+    m.Withdraw: SharedRegion._on_withdraw,
+    m.Create: SharedRegion._on_create,
+    m.Commit: SharedRegion._on_commit,
+    m.Checksums: SharedRegion._on_checksums,
+}

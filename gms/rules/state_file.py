@@ -6,7 +6,7 @@ it. One write is under way at a time, and nothing else is decided meanwhile. Num
 `sidecar/machine/disk_writes.py`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gms.rules.context import Context
 from gms.rules.events import Persist
@@ -18,7 +18,7 @@ from sidecar.machine.disk_writes import DiskWrites
 class Owed(NamedTuple):
     key: str
     """The region's."""
-    what: object
+    what: Any
     """For the region to do. Plain data."""
 
 

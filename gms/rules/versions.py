@@ -6,6 +6,7 @@ between two starts of that engine, until one of its starts can talk. Pure.
 
 from gms.rules import messages as m
 from gms.rules.context import Context
+from sidecar.machine.plan import Plan
 from sidecar.wire.versions import Spoken
 
 REMEMBERED_S = 600.0
@@ -34,15 +35,18 @@ class Strangers:
         self._known[hello.engine_id] = self._context.now + REMEMBERED_S, said
 
     def talks(self, engine_id: str) -> None:
-        """A version is shared with it now: it, or this server, was upgraded."""
+        """A version is shared with it now: it, or this server, was upgraded. Or it hasn't come for long."""
         self._known.pop(engine_id, None)
 
-    def step(self) -> None:
-        for engine_id, (until, _) in list(self._known.items()):
-            if not self._context.wait_until(until):
-                del self._known[engine_id]
-        if self._known:
-            named = "; ".join(said for _, said in self._known.values())
-            self._context.alarm("protocol", f"{named[:1900]}. Until then it can only go on with what it has")
+    def plan(self, plan: Plan) -> None:
+        named = []
+        for engine_id, (until, said) in self._known.items():
+            if plan.wait_until(until):
+                named.append(said)
+            else:
+                plan.do(self.talks, engine_id)
+        if named:
+            text = f"{'; '.join(named)[:1900]}. Until then it can only go on with what it has"
+            plan.say(self._context.alarm, "protocol", text)
         else:
-            self._context.calm("protocol")
+            plan.calm(self._context.calm, "protocol")

@@ -2,7 +2,7 @@
 
 Pure, and the only owner of all this. Everything that can happen to the weights is one method here, and `MAY_FOLLOW`
 says which phase may follow which. A step that the table doesn't have is not taken: it raises BrokenRule, which the
-machine turns into an alarm.
+machine turns into an alarm. Who may come in to write or to read, and why not, is decided here alone, too (`verdict`).
 
     EMPTY       there is no layout, and no process writes one
     RW          one process writes, and none reads. With `replace`, the old layout still stands
@@ -10,13 +10,15 @@ machine turns into an alarm.
     RO          there is a layout, and a process reads it
     RECOVERING  this server is new: a layout is on disk, and is to be handed back by a process that has it
 
-What this file may not do: decide who may come in (`admission.py`), speak to a process, or look at the time.
+What this file may not do: speak to a process, or look at the time.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from gms.rules.messages import Open
 from gms.rules.record import Region as RecordedRegion
 from gms.rules.record import Slab as RecordedSlab
 
@@ -109,6 +111,15 @@ class Cleared(NamedTuple):
     was_awaited: bool = False
 
 
+class Verdict(NamedTuple):
+    mode: Literal["rw", "ro"]
+    why_not: str
+
+    @property
+    def may(self) -> bool:
+        return not self.why_not
+
+
 class Weights:
     def __init__(self, key: str, generations: Generations) -> None:
         self.key = key
@@ -150,6 +161,40 @@ class Weights:
         """What the file has to say once this one is committed."""
         slabs = tuple(RecordedSlab(slab.size, slab.identity) for slab in layout.slabs)
         return RecordedRegion(self.key, "shared", layout.generation, layout.hash, slabs)
+
+    # -- who may come in (rules 1 and 2 of `machine.py`) -----------------------------------------------------------
+
+    def wants_to_read(self, request: Open, *, is_new: bool) -> bool:
+        """`rw_or_ro` reads if there is a layout, or may soon be one again. `is_new`: processes of which this server
+        doesn't know yet may be on their way back.
+        """
+        there_is_one = self.committed is not None or (self.phase is Phase.RECOVERING and is_new)
+        return request.mode == "ro" or (request.mode == "rw_or_ro" and there_is_one)
+
+    def verdict(self, request: Open, named: Callable[[Iterable[int]], str], *, is_new: bool) -> Verdict:
+        """`named`: processes in words, by their connections."""
+        reads = self.wants_to_read(request, is_new=is_new)
+        if self.draft is not None:
+            why_not = f"{named([self.draft.writer])} is writing"
+        elif reads:
+            why_not = self._why_no_reader()
+        else:
+            why_not = self._why_no_writer(named, is_new=is_new)
+        return Verdict("ro" if reads else "rw", why_not)
+
+    def _why_no_reader(self) -> str:
+        if self.awaited is not None:
+            return f"layout {self.awaited.generation} is to be handed back by a process that has kept it"
+        return "" if self.committed is not None else "nothing is committed"
+
+    def _why_no_writer(self, named: Callable[[Iterable[int]], str], *, is_new: bool) -> str:
+        if self.phase is Phase.RO:
+            return f"{named(sorted(self.readers))} {'reads' if len(self.readers) == 1 else 'read'}"
+        if not is_new:
+            return ""
+        if self.awaited is not None:
+            return f"this server is new, and layout {self.awaited.generation} may still be handed back"
+        return "this server is new, and others who read may still be on their way back"
 
     # -- the start -------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from gms.memory import DeviceError, Memory
-from gms.shell.layout_slabs import LayoutSlabs, SlabStore
-from gms.shell.mapping import buffer
+from gms.shell.slabs import LayoutSlabs, SlabStore, buffer
 
 CHECKSUM = "crc32:"
 PIECE_BYTES = 16 << 20

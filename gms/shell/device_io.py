@@ -1,17 +1,27 @@
 """Between files and device memory that is mapped in this process.
 
 On host memory the kernel reads straight into the mapping, and files are written straight from it. A GPU's memory goes
-through a buffer and the driver's copies (`CudaMemory.copy_in`, `copy_out`).
+through buffers and the driver's copies (`CudaMemory.copy_in`, `copy_out`). Whole shards go past the page cache, where
+the filesystem can do that, and through two buffers: while the disk has one, the other is summed up, and copied.
 
-What this file may not do: know layouts, or the server. Who needs it: `transfer.py`.
+What this file may not do: know layouts, or the server. Who needs it: `transfer.py`, `snapshot.py`.
 """
 
+import contextlib
+import errno
+import itertools
+import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from gms.memory import Memory
 from gms.memory.cuda import CudaMemory
-from gms.shell.mapping import buffer
+from gms.shell.background import Checksum
+from gms.shell.slabs import buffer
+from sidecar.kernel import durable
 
 PIECE_BYTES = 16 << 20
 
@@ -59,3 +69,79 @@ def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[
             raise CutShort(f"it ends at byte {position + done}, where there was more a moment ago")
         done += got
         copied(got)
+
+
+# -- whole shards ------------------------------------------------------------------------------------------------------
+
+
+def open_direct(path: Path, flags: int) -> int:
+    """Past the page cache; as any other file where the filesystem can't do that (tmpfs). A regular file, or OSError."""
+    try:
+        return durable.regular(path, flags | os.O_DIRECT | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            if flags & os.O_EXCL:
+                os.unlink(path)  # it was made before it was refused
+        return durable.regular(path, flags | os.O_NOFOLLOW)
+
+
+def load(memory: Memory, address: int, size: int, descriptor: int, copied: Callable[[int], None]) -> str:
+    """Fills mapped memory from the beginning of a file. Returns the sum of its contents. Raises CutShort, OSError."""
+    total, coming = Checksum(), deque[tuple[int, memoryview, Future[None]]]()
+
+    def take() -> None:
+        at, piece, read = coming.popleft()
+        read.result()
+        total.add(piece)
+        if isinstance(memory, CudaMemory):
+            memory.copy_in(address + at, piece)
+        copied(len(piece))
+
+    # Two threads: the kernel's own work for a piece (its pages) is done while the disk has the other one.
+    with ThreadPoolExecutor(2) as disk, _two_buffers(memory, address, size) as buffers:
+        for at, piece in buffers:
+            coming.append((at, piece, disk.submit(_read, piece, descriptor, at, lambda _: None)))
+            if len(coming) == 2:
+                take()
+        while coming:
+            take()
+    return total.text
+
+
+def store(memory: Memory, address: int, size: int, descriptor: int, copied: Callable[[int], None]) -> str:
+    """Writes mapped memory to the beginning of a file. Returns the sum of its contents. Raises OSError."""
+    total, going = Checksum(), deque[Future[None]]()
+    with ThreadPoolExecutor(1) as disk, _two_buffers(memory, address, size) as buffers:
+        for at, piece in buffers:
+            if isinstance(memory, CudaMemory):
+                memory.copy_out(piece, address + at)
+            while going:
+                going.popleft().result()
+            going.append(disk.submit(_write, piece, descriptor, at))
+            total.add(piece)
+            copied(len(piece))
+        while going:
+            going.popleft().result()
+    return total.text
+
+
+@contextlib.contextmanager
+def _two_buffers(memory: Memory, address: int, size: int) -> Iterator[Iterator[tuple[int, memoryview]]]:
+    """Offsets, and where the bytes of each are: in the mapping itself; of a GPU in one of two pinned buffers."""
+    offsets = range(0, size, PIECE_BYTES)
+    if not isinstance(memory, CudaMemory):
+        whole = buffer(address, size)
+        yield ((at, whole[at : at + PIECE_BYTES]) for at in offsets)
+        return
+    both = mmap.mmap(-1, 2 * PIECE_BYTES)
+    with memory.pinned(both):
+        places = itertools.cycle((memoryview(both)[:PIECE_BYTES], memoryview(both)[PIECE_BYTES:]))
+        yield ((at, place[: min(PIECE_BYTES, size - at)]) for at, place in zip(offsets, places, strict=False))
+
+
+def _write(source: memoryview, descriptor: int, position: int) -> None:
+    done = 0
+    while done < len(source):
+        done += os.pwritev(descriptor, [source[done:]], position + done)

@@ -1,9 +1,8 @@
 """What a program has of a committed layout: all its slabs, mapped read-only.
 
-Addresses belong to the reader, and stay while it sleeps (`mapping.py`); descriptors to the store of the process
-(`layout_slabs.py`).
+Addresses belong to the reader, and stay while it sleeps ; descriptors to the store of the process (`slabs.py`).
 
-What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
+What this file may not do: speak to the server. It asks the shell (`weights_shell.py`).
 """
 
 from collections.abc import Sequence
@@ -12,15 +11,14 @@ from typing import Any, Self
 from gms import layout as lay
 from gms.rules import messages as m
 from gms.rules.errors import Asleep
-from gms.shell.client_shell import ClientShell, Use
-from gms.shell.layout_slabs import LayoutSlabs
-from gms.shell.mapping import Addresses, buffer
+from gms.shell.slabs import Addresses, LayoutSlabs, buffer
+from gms.shell.weights_shell import Use, WeightsShell
 
 
 class Mapped:
     """What a reader and a writer have in common: slabs at addresses."""
 
-    def __init__(self, shell: ClientShell, use: Use, addresses: Addresses) -> None:
+    def __init__(self, shell: WeightsShell, use: Use, addresses: Addresses) -> None:
         self.maker = addresses.memory
         """The device's memory, as this process sees it."""
         self.device = self.maker.device
@@ -52,7 +50,7 @@ class Mapped:
 
 
 class Reader(Mapped):
-    def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
+    def __init__(self, shell: WeightsShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
         super().__init__(shell, use, addresses)
         self.hash = hash
         self.document = document

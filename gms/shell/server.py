@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.rules import events as e
@@ -33,6 +33,9 @@ from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.frames import close_all
 from sidecar.wire.sockets import ServerSocket
+
+if TYPE_CHECKING:
+    from gms.shell.ledger import Ledger
 
 POOLS_OFF = (
     "pools are off on a GPU until a real device has shown that the end of a process is also the end of what its "
@@ -64,6 +67,7 @@ class Server(Shell):
         self.connections = Connections(
             self.loop, log, _SPOKEN, frozenset(options.allow_uids), heard=self._on_message, closed=self._on_closed
         )
+        self._ledger = self._ledger_of(options) if options.ledger else None
         self._directory = rundir.directory(Path(options.run_dir))
         socket_path = rundir.socket_path(Path(options.run_dir), self.device)
         try:
@@ -86,12 +90,18 @@ class Server(Shell):
                 memory_wait_s=options.memory_wait_s,
                 pid_namespace=_namespace("pid"),
                 time_namespace=_namespace("time"),
+                leases=options.ledger,
                 pools_off="" if memory.device.startswith("host:") or options.pools_on_gpu else POOLS_OFF,
             )
         )
         self.feed(self._read_what_was_left())
         self._open(options.socket_mode)
-        self.stop_on_signals()
+        self.loop.stop_on_signals()
+
+    def _ledger_of(self, options: Options) -> "Ledger":
+        from gms.shell.ledger import Ledger  # only a host of many models has one
+
+        return Ledger(Path(options.run_dir), self.device, self.loop, self.log, self.feed)
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -203,6 +213,10 @@ class Server(Shell):
             self.answer(e.NotAllocated(effect.conn, sum(effect.sizes), self._free(), why))
         else:
             self.answer(e.Allocated(effect.conn, tuple(made)))
+
+    def _do_lease(self, effect: e.Lease) -> None:
+        assert self._ledger is not None
+        self._ledger.lease(effect)
 
     def _exported(self, handle: Handle) -> e.Slab:
         descriptor = self.memory.export(handle)
@@ -323,6 +337,7 @@ class Server(Shell):
         e.WatchDeath: _do_watch_death,
         e.ForgetProcess: _do_forget_process,
         e.Allocate: _do_allocate,
+        e.Lease: _do_lease,
         e.Forget: _do_forget,
         e.CheckMemory: _do_check_memory,
         e.CheckPeer: _do_check_peer,

@@ -14,6 +14,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_uids: tuple[int, ...] = ()
     pidfds: str = "auto"
     pools_on_gpu: bool = False
+    ledger: bool = False
+    """There is a ledger of the host's memory in the run directory."""
 
 
 class Settings(Options, frozen=True, kw_only=True):

@@ -242,13 +242,17 @@ def check_layout(reader: Reader) -> None:
 
 def verify(reader: Reader, progress: Progress = lambda done: None) -> Iterator[Finding]:
     """The contents of each slab, summed up now, beside what was recorded after the commit."""
-    for slab, (recorded, size) in enumerate(zip(reader.sums, reader.sizes, strict=True)):
-        total = Checksum()
-        for piece in pieces(reader.maker, reader.address(slab), size):
-            total.add(piece)
-            progress(len(piece))
-        known = recorded.startswith(CHECKSUM)
-        yield Finding(slab, recorded, total.text if known else f"{recorded} is of no kind known here")
+    for slab, recorded in enumerate(reader.sums):
+        found, known = summed(reader, slab, progress), recorded.startswith(CHECKSUM)
+        yield Finding(slab, recorded, found if known else f"{recorded} is of no kind known here")
+
+
+def summed(reader: Reader, slab: int, progress: Progress) -> str:
+    total = Checksum()
+    for piece in pieces(reader.maker, reader.address(slab), reader.sizes[slab]):
+        total.add(piece)
+        progress(len(piece))
+    return total.text
 
 
 def _follows(last: _Run, run: _Run) -> bool:

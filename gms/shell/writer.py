@@ -1,20 +1,22 @@
 """What a program has while it writes: new slabs, mapped writable, until `commit`. Left without one, it has written
 nothing.
 
-What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
+What this file may not do: speak to the server. It asks the shell (`weights_shell.py`).
 """
+
+from collections.abc import Sequence
 
 from gms import layout as lay
 from gms.memory import Memory
+from gms.rules import messages as m
 from gms.rules.errors import Lost, Refused
-from gms.shell.client_shell import ClientShell, Use
-from gms.shell.layout_slabs import LayoutSlabs
-from gms.shell.mapping import Addresses, buffer
 from gms.shell.reader import Mapped, Reader
+from gms.shell.slabs import Addresses, LayoutSlabs, buffer
+from gms.shell.weights_shell import Use, WeightsShell
 
 
 class Writer(Mapped):
-    def __init__(self, shell: ClientShell, use: Use, memory: Memory, slabs: LayoutSlabs) -> None:
+    def __init__(self, shell: WeightsShell, use: Use, memory: Memory, slabs: LayoutSlabs) -> None:
         super().__init__(shell, use, Addresses(memory))
         self.granularity = memory.granularity
         self._slabs = slabs
@@ -47,8 +49,11 @@ class Writer(Mapped):
         """The layout is there for every process, as long as one wants it; and this process reads it from now on, at
         the same addresses. If it is refused, this is still a writer.
         """
+        return self.publish(lay.encode(layout), timeout_s)
+
+    def publish(self, document: bytes, timeout_s: float | None = None, sums: Sequence[str] = ()) -> Reader:
+        """The same, of a layout that is encoded. `sums`: the slabs' contents', where they are known already."""
         self._must_not_be_lost()
-        document = lay.encode(layout)
         if len(document) > lay.MAX_LAYOUT_BYTES:
             raise Refused(f"the layout takes {len(document)} bytes; at most {lay.MAX_LAYOUT_BYTES} are allowed")
         done = self._shell.publish(document, tuple(self.sizes), timeout_s)
@@ -56,6 +61,8 @@ class Writer(Mapped):
         reader = Reader(self._shell, self._use, done.hash, document, self._addresses)
         self._addresses.unmap()
         reader.take(self._slabs, ())
+        if sums:
+            self._shell.tell(m.Checksums(done.generation, list(sums)))
         self._shell.background.begin(self._slabs, self.sizes)
         return reader
 

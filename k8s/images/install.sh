@@ -10,7 +10,7 @@ python3 -m venv "$prefix"
 "$prefix/bin/python" -m pip install --no-cache-dir --disable-pip-version-check --quiet "$source[$extras]"
 site=$("$prefix/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir "$prefix/packages"
-for package in sidecar evidence lockserver gms engine_shim reference_engine gateway; do
+for package in sidecar evidence lockserver gms engine_shim reference_engine gateway vram pool fleet dual_pods; do
     mv "$site/$package" "$prefix/packages/$package"
     ln -s "$prefix/packages/$package" "$site/$package"
 done

@@ -1,4 +1,5 @@
-"""`lockctl`: the lock in the hands of a person or a script. It looks, asks for a switchover, runs a command under it.
+"""`lockctl`: the lock in the hands of a person or a script. It looks, asks for a switchover or a rest, runs a command
+under it.
 
 The commands are here; how the status reads is `status_text.py`, what `hold` and `doctor` do has files of its own.
 Everything is said by the server or seen on this machine: lockctl decides nothing. Exit codes are relied on by scripts
@@ -21,18 +22,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from lockserver.cli import hold as holding
 from lockserver.cli import lockctl_help as words
 from lockserver.cli import status_text
 from lockserver.observer import NoServer, Observer, ServerSilent, watch_forever
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import SOCKET
-from sidecar.terminal.commands import Commands, run
-from sidecar.terminal.formatting import key_values
+from sidecar.terminal import looking
+from sidecar.terminal.commands import Commands, run, with_command
+from sidecar.terminal.looking import fields
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
+from sidecar.terminal.terminal import say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -62,42 +62,39 @@ def status(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
     away = paint("NO SERVER ", status_text.Tone.BAD) + f" none answers at {options.run_dir}; the holder serves on"
-    last: dict[str, Any] | str = ""
-    end_with_the_reader()
-    for seen in watch_forever(options.run_dir, options.answer_timeout_s):
-        now = datetime.now().astimezone()
-        if options.json:
-            said = {"state": "NO_SERVER"} if seen is None else fields(seen)
-            if said != last:
-                say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | said))
-            last = said
-        else:
-            line = away if seen is None else status_text.change_line(seen, paint)
-            if line != last:
-                say(f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {line}")
-            last = line
+    looking.changes(
+        watch_forever(options.run_dir, options.answer_timeout_s),
+        lambda seen: away if seen is None else status_text.change_line(seen, paint),
+        lambda seen: {"state": "NO_SERVER"} if seen is None else fields(seen),
+        as_json=options.json,
+    )
     return 0
 
 
 def history(options: argparse.Namespace) -> int:
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
         answer = observer.ask(m.AskHistory(), m.History)
-    events = answer.events
-    if answer.left_out and not options.json and not options.last:
-        say(f"({answer.left_out} older events don't fit into the answer: see the server's log)")
-    for event in events[-options.last :] if options.last else events:
-        if options.json:
-            say(json.dumps(msgspec.to_builtins(event)))
-        else:
-            say(f"{event.at}  {event.event:<18}  {key_values(event.detail)}".rstrip())
+    looking.history(answer.events, answer.left_out, options.last, as_json=options.json)
     return 0
 
 
-# -- switchover ----------------------------------------------------------------------------------------------------
+# -- switchover, sleep, wake ---------------------------------------------------------------------------------------
 
 
 def switchover(options: argparse.Namespace) -> int:
-    wish = m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout)
+    return _step_by_step(options, m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout))
+
+
+def sleep(options: argparse.Namespace) -> int:
+    return _step_by_step(options, m.Sleep(drain_timeout_s=options.drain_timeout, why=options.why))
+
+
+def wake(options: argparse.Namespace) -> int:
+    return _step_by_step(options, m.Wake())
+
+
+def _step_by_step(options: argparse.Namespace, wish: m.Switchover | m.Sleep | m.Wake) -> int:
+    """Says each step until the last."""
     try:
         m.check(wish)
     except ValueError as error:
@@ -121,11 +118,11 @@ def switchover(options: argparse.Namespace) -> int:
             while True:
                 step = observer.hear(m.SwitchoverStep, patience)
                 if step.phase == "refused" and began and step.done:
-                    # Our own call to stop, which came too late: the switchover itself goes on.
+                    # Our own call to stop, which came too late: what was asked for goes on.
                     step = m.SwitchoverStep(phase="too late", detail=step.detail)
                 began, patience = True, None
                 if options.json:
-                    say(json.dumps(_plain(step) | {"done": step.done, "ok": step.ok}))
+                    say(json.dumps(fields(step) | {"done": step.done, "ok": step.ok}))
                 else:
                     say(f"{step.phase:<9}  {step.detail}")
                 if step.done:
@@ -191,9 +188,10 @@ def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from lockserver.doctor import examine, report
+    from lockserver.doctor import examine
+    from sidecar.terminal.findings import report
 
-    return report(examine(options.run_dir, options.answer_timeout_s), options.run_dir, options.json)
+    return report(examine(options.run_dir, options.answer_timeout_s), options.json, run_dir=str(options.run_dir))
 
 
 def hold(options: argparse.Namespace) -> int:
@@ -218,13 +216,19 @@ def parser() -> Parser:
     command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     command = add("switchover", switchover, "Lets the next engine take over, on purpose.", words.SWITCHOVER)
     command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
-    command.add_argument(
-        "--drain-timeout",
-        type=valued(seconds_or_zero),
-        default=30.0,
-        metavar="S",
-        help="how long the holder may take to finish what it has begun; 0: it finishes nothing; default 30",
+    for_rest = add(
+        "sleep", sleep, "Puts the lock to rest: the engine sleeps in place, and none is granted.", words.SLEEP
     )
+    for_rest.add_argument("--why", default="", metavar="TEXT", help="for those who look at the status")
+    for one in (command, for_rest):
+        one.add_argument(
+            "--drain-timeout",
+            type=valued(seconds_or_zero),
+            default=30.0,
+            metavar="S",
+            help="how long the holder may take to finish what it has begun; 0: it finishes nothing; default 30",
+        )
+    add("wake", wake, "Ends the rest: the next engine that is ready is granted.", words.WAKE)
     command = add("ping", ping, "Is the lock server there, and how fast?", words.PING)
     command.add_argument("--count", type=valued(count), default=1, metavar="N", help="how often; default 1")
     command.add_argument(
@@ -243,45 +247,11 @@ def parser() -> Parser:
     return commands.parser
 
 
-# -- output --------------------------------------------------------------------------------------------------------
-
-
-def fields(status: m.Status) -> dict[str, Any]:
-    """A status as scripts get it: without what only the wire needs."""
-    return _plain(status)
-
-
-def _plain(message: m.ServerMessage) -> dict[str, Any]:
-    """Every field, also those that the wire leaves out because they say nothing new."""
-    wanted = (name for name in message.__struct_fields__ if name != "fds")
-    return {name: msgspec.to_builtins(getattr(message, name)) for name in wanted}
-
-
-def _rfc3339(time: datetime) -> str:
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run("lockctl", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
-
-
-def _run(words: list[str]) -> int:
-    own, command = _split(words)
-    options, unknown = parser().parse_known_args(own)
-    if unknown:
-        hint = "; the command that is to run stands behind --" if options.run is hold else ""
-        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
-    options.words = [*getattr(options, "words", []), *command]
-    return int(options.run(options))
-
-
-def _split(said: list[str]) -> tuple[list[str], list[str]]:
-    """What is lockctl's, and behind the first `--` the command that `hold` runs."""
-    at = said.index("--") if "--" in said else len(said)
-    return (said[:at], said[at + 1 :]) if "hold" in said[:at] else (said, [])
+    return run("lockctl", lambda: with_command(parser, list(sys.argv[1:] if argv is None else argv)))
 
 
 if __name__ == "__main__":

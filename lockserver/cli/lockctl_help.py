@@ -11,6 +11,8 @@ commands:
   watch         a line for every change
   history       what has happened
   switchover    let the next engine take over, on purpose
+  sleep         put the lock to rest: its engine sleeps in place
+  wake          end the rest
   ping          is the lock server there, and how fast
   doctor        checks this machine, the run directory and the server
   hold          runs a command under the lock
@@ -52,7 +54,9 @@ fields of --json:
   waiters             in order: engine_id, ready, needs (device: bytes), incarnation, pid, since
   fencing             null, or since, waiting_for (reasons a person can read)
   memory              verified or unverified; memory_why: why the server reads none, empty where it does
-  plan                null, or the switchover that is under way: step, old, old_token, to, drain_timeout_s
+  plan                null, or the switchover that is under way: step, old, old_token, to (empty for a sleep),
+                      drain_timeout_s
+  resting             true: no engine is granted until the lock is waked; resting_why says why
   waiters_total       how many wait, should the list be cut
   server_incarnation, server_pid
   evidence            how the server sees the end of a process: peer pidfd, sent pidfd, end-of-file only
@@ -97,6 +101,32 @@ exit codes:
 examples:
   lockctl switchover
   lockctl switchover --to engine-b --drain-timeout 120
+"""
+
+SLEEP = """\
+The holder drains, puts its engine to sleep in place and gives the lock back; it lives on, and waits. Without a holder
+the lock is at rest at once. No engine is granted until `lockctl wake`, also by a server that is started anew. Until the
+holder is told to give back, Ctrl-C calls it off, and the holder serves on. One that doesn't give back in time is
+killed. With --json each line is one step (phase, detail, done, ok).
+
+exit codes:
+  0  asleep           the lock is at rest
+  2  no server        or it went away meanwhile: see status
+  4  not done         refused, called off, waked meanwhile, or the holder ended by itself; the last line says why
+
+examples:
+  lockctl sleep
+  lockctl sleep --drain-timeout 5 --why "the nightly batch has the GPU"
+"""
+
+WAKE = """\
+The first engine in the queue that is ready is granted. A sleep that is under way is called off. It returns when the
+wish is on disk; `lockctl watch` shows who is granted.
+
+exit codes: 0 the lock isn't at rest; 2 no server, or it doesn't answer
+
+examples:
+  lockctl wake
 """
 
 PING = """\

@@ -50,6 +50,8 @@ def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
     holder = status.holder
     if status.state == "HELD" and holder is not None:
         return f"{state}  {paint(holder.engine_id, Tone.STRONG)} is awake, {_granted(holder, now)}"
+    if status.resting and status.state == "FREE":
+        return f"{state}  at rest, and no engine is granted until it is waked: {status.resting_why}"
     if status.state == "FREE":
         return f"{state}  no engine holds the lock, and none that is ready asks for it"
     since = f" (began {ago(status.fencing.since, now)}, {status.fencing.since})" if status.fencing is not None else ""
@@ -164,6 +166,8 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
     parts.append(f"waiting: {', '.join(waiting) or 'none'}")
     if status.switchover is not None:
         parts.append(f"; switchover {status.switchover}")
+    if status.resting:
+        parts.append(f"; at rest: {status.resting_why}")
     reasons = [r for r in status.fencing.waiting_for if r not in status.alarms] if status.fencing is not None else []
     if reasons:
         parts.append(f"; waits for: {'; '.join(reasons)}")
@@ -186,7 +190,7 @@ def waiting_line(status: m.Status, incarnation: str) -> str:
         why = (
             "no engine holds the lock, and it isn't granted yet"
             if status.state == "FENCING"
-            else f"the lock is {status.state}"
+            else f"the lock is {'at rest' if status.resting else status.state}"
         )
     reasons = "; ".join(
         [

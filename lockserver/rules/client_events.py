@@ -55,6 +55,12 @@ class SetServing(msgspec.Struct, frozen=True):
     kept: m.KeptRoom | None = None
 
 
+class GaveBack(msgspec.Struct, frozen=True):
+    """The engine is asleep, and nothing of it is on a device: the lock isn't held any more."""
+
+    why: str = ""
+
+
 class Checked(msgspec.Struct, frozen=True):
     round: int
     ok: bool
@@ -99,9 +105,13 @@ class End(msgspec.Struct, frozen=True):
     """Drained, and the successor is ready: exit."""
 
 
+class GiveItBack(msgspec.Struct, frozen=True):
+    """Drained: the engine is to be put to sleep, and the lock to be given back."""
+
+
 class KeepNames(msgspec.Struct, frozen=True):
     """The descriptors that came with this message are kept open until the process ends."""
 
 
-Effect = evidence.Effect | Got | Without | Check | BeginDrain | ServeOn | End | KeepNames
-Event = evidence.Event | Want | Withdraw | SetReady | SetServing | Checked | DrainEnded
+Effect = evidence.Effect | Got | Without | Check | BeginDrain | ServeOn | End | GiveItBack | KeepNames
+Event = evidence.Event | Want | Withdraw | SetReady | SetServing | GaveBack | Checked | DrainEnded

@@ -1,5 +1,5 @@
 """What a process does towards the lock server: the rules of the client. Pure, like `machine.py`;
-`lockserver/shell/session.py` has the files, `evidence/shell/session.py` the socket and the thread.
+`lockserver/client.py` has the files, `evidence/shell/session.py` the socket and the thread.
 
 One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both
 come back by themselves when the server does. What a process does so towards any server that binds trees, and its rules,
@@ -16,6 +16,8 @@ The rules:
  7. Giving up is asked for: the server says that it is withdrawn, or the grant came first and is taken. A server that is
     silent is not waited for; what it grants then, to a program that doesn't ask again, ends this process.
  8. A rule about any process: C7.
+ 9. What was given back isn't held any more. Each hello says so until the next grant: the word may have been lost. The
+    names go first: a server that finds them taken grants nothing.
 """
 
 import math
@@ -54,6 +56,8 @@ class ClientMachine:
         """This withdrawal of the permit: what is granted before the answer to it means nothing."""
         self._draining = False
         """For a switchover, which ends with the server that asked for it."""
+        self._gave_back = 0
+        """The token of the grant that was given back, until there is another."""
         self._proven = False
         """The grant of `active` stands on the whole proof."""
         self._serving = m.Serving(url="")
@@ -89,7 +93,7 @@ class ClientMachine:
         standing = self.standing
         said = standing.connected(event)
         if standing.me.main:
-            standing.say(m.Register(claims=dict(self.holds), secret=standing.secret, **said))
+            standing.say(m.Register(claims=dict(self.holds), secret=standing.secret, gave_back=self._gave_back, **said))
 
     def _on_disconnected(self, event: c.Disconnected) -> None:
         self._unanswered()
@@ -129,6 +133,9 @@ class ClientMachine:
             self._out.append(c.ServeOn(message.why))
         elif isinstance(message, m.Exit):
             self._out.append(c.End())
+        elif isinstance(message, m.GiveBack):
+            self._draining = False  # there is no way back
+            self._out.append(c.GiveItBack())
         else:
             self.standing.hear(message)
 
@@ -175,7 +182,7 @@ class ClientMachine:
             self._take_up(name)
             self.holds[name] = message.token
             if name == ACTIVE:
-                self._proven = message.proven
+                self._proven, self._gave_back = message.proven, 0
             self._out.append(self._got(name, message.token))
 
     def _got(self, lock: m.LockName, token: int) -> c.Got:
@@ -260,6 +267,13 @@ class ClientMachine:
         if ACTIVE in self.holds:
             self.standing.say_if_in(self._serving)
 
+    def _on_gave_back(self, event: c.GaveBack) -> None:
+        token = self.holds.pop(ACTIVE, 0)
+        if token:
+            self._gave_back, self._serving, self._draining = token, m.Serving(url=""), False
+            self._out.append(c.Without(ACTIVE))
+            self.standing.say_if_in(m.Release(lock=ACTIVE, token=token, why=event.why))
+
     def _on_checked(self, event: c.Checked) -> None:
         self.standing.say_if_in(m.Prepared(round=event.round, ok=event.ok, why=event.why))
 
@@ -276,6 +290,7 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
     c.Withdraw: ClientMachine._on_withdraw,
     c.SetReady: ClientMachine._on_set_ready,
     c.SetServing: ClientMachine._on_set_serving,
+    c.GaveBack: ClientMachine._on_gave_back,
     c.Checked: ClientMachine._on_checked,
     c.DrainEnded: ClientMachine._on_drain_ended,
     c.VouchFor: lambda machine, event: machine.standing.vouch_for(event),

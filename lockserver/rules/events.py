@@ -2,8 +2,7 @@
 
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
 questions; their answers come back as events, before anything else is looked at: `TakeNames` (`NamesTaken`), `Persist`
-(`Persisted`, `PersistFailed`), and those about processes, which are in `evidence/rules/events.py`. Only `ReadMemory`
-(`MemoryRead`) is answered later, or never: a driver may hang.
+(`Persisted`, `PersistFailed`), and those about processes and memory, which are in `evidence/rules/events.py`.
 """
 
 import math
@@ -18,10 +17,12 @@ from evidence.rules.events import LookAt as LookAt
 from evidence.rules.events import LookedAt as LookedAt
 from evidence.rules.events import LookedUp as LookedUp
 from evidence.rules.events import LookUp as LookUp
+from evidence.rules.events import MemoryRead as MemoryRead
 from evidence.rules.events import OutOfReach as OutOfReach
 from evidence.rules.events import Peer as Peer
 from evidence.rules.events import ProbeLife as ProbeLife
 from evidence.rules.events import ProbeStrangers as ProbeStrangers
+from evidence.rules.events import ReadMemory as ReadMemory
 from evidence.rules.events import Received as Received
 from evidence.rules.events import StrangersProbed as StrangersProbed
 from evidence.rules.events import Unlink as Unlink
@@ -52,8 +53,6 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     """After so long a grant is made though the memory that it needs isn't free; by default never."""
     memory_patience_s: float = 30.0
     """After so long waiters that need less go first, and an alarm is raised."""
-    reader_s: float = 2.0
-    """A reading that takes longer counts for nothing."""
     prepare_timeout_s: float = 1.0
     exit_timeout_s: float = 10.0
     presume_dead: bool = False
@@ -63,6 +62,8 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     reads_memory: bool = False
     memory_why: str = ""
     """Why it reads none."""
+    at_rest: bool = False
+    """A lock that has no file yet is at rest."""
     recipients: int = 4
     """How many waiters get copies of the holder's pidfds."""
     history_size: int = 1000
@@ -84,12 +85,6 @@ class NamesTaken(msgspec.Struct, frozen=True):
     """What other processes have, and which, in words. Empty: this server (or its holder) has all of them."""
     others: bool = True
     """Others have them; or this server can't take them, for want of a descriptor say."""
-
-
-class MemoryRead(msgspec.Struct, frozen=True):
-    devices: dict[str, tuple[int, int]]
-    """Device -> (bytes free, bytes in all)."""
-    problem: str = ""
 
 
 Event = (
@@ -123,10 +118,6 @@ class TakeNames(msgspec.Struct, frozen=True):
     """Its path's, and these devices'."""
 
     devices: tuple[str, ...]
-
-
-class ReadMemory(msgspec.Struct, frozen=True):
-    """A new reading: one that began after this."""
 
 
 class Persist(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ class Invariants:
         for lock in succession.locks:
             if why := lock.broken_rule() or self._broken_by(lock, incarnations, disk):
                 return why
+        if succession.rest.why and active.phase in (Phase.GRANTING, Phase.HELD):
+            return f"the lock is at rest, and {active.phase.value}"
         if active.holder is not None and active.holder.name in succession.queue.waiters:
             return f"{active.holder.name} holds the lock, and waits for it"
         return ""

@@ -24,17 +24,15 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
                FREE       `take_back`: it can't be written
                FENCING    `lose`: the waiter that was chosen is dead
     HELD       FENCING    `lose`
+               FREE       `give_back`: its holder says that nothing of it is on a device any more
     FENCING    FREE       `release`: the holder is proven gone
                HELD       `come_back`, `claimed`
                IN_DOUBT   `hear_of`, `release`: as above
                FENCING    `lose`: its connection had ended, and now it is dead
-
-A permit has one way more (`permit.py`).
 """
 
 import enum
 from dataclasses import dataclass
-from typing import ClassVar
 
 from evidence.rules.incarnation import Incarnation, Stage
 from lockserver.rules import messages as m
@@ -55,7 +53,7 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     _F: frozenset({_G, _H, _D}),
     _D: frozenset({_F, _H, _X, _D}),
     _G: frozenset({_F, _H, _X}),
-    _H: frozenset({_X}),
+    _H: frozenset({_X, _F}),
     _X: frozenset({_F, _H, _D, _X}),
 }
 
@@ -99,7 +97,6 @@ class WrongTransition(Exception):
 
 @dataclass(slots=True)
 class Lock:
-    may_follow: ClassVar[dict[Phase, frozenset[Phase]]] = MAY_FOLLOW
     name: m.LockName
     phase: Phase = Phase.FREE
     holder: Incarnation | None = None
@@ -226,6 +223,11 @@ class Lock:
         self.fencing_since, self.waiter = wall, None
         self.doubt = self.doubt or doubt
 
+    def give_back(self) -> None:
+        """The holder has put its engine to sleep (or, of a permit, has initialised), and lives on."""
+        self._move(Phase.FREE, _H)
+        self._clear()
+
     def release(self, remaining: Doubt | None = None) -> Incarnation:
         """The holder is proven gone. `remaining`: there may be another."""
         holder = self.holder
@@ -253,7 +255,7 @@ class Lock:
 
     def _move(self, to: Phase, *since: Phase) -> None:
         """`since`: the phases in which this transition may be made."""
-        if self.phase not in since or to not in self.may_follow[self.phase]:
+        if self.phase not in since or to not in MAY_FOLLOW[self.phase]:
             raise WrongTransition(f"{self.name}: from {self.phase.value} there is no way to {to.value}")
         self.phase = to
 

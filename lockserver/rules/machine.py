@@ -14,7 +14,7 @@ The rules, and where they stand:
  1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it (rule E1 of the
     package `evidence`).
  2. A rule about processes: E2.
- 3. Where memory can be read, what the next one needs must be free (`free_memory.py`, `queue.py`).
+ 3. Where memory can be read, what the next one needs must be free (`evidence/rules/free_memory.py`, `queue.py`).
  4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost
     (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
@@ -29,6 +29,9 @@ The rules, and where they stand:
 11. A waiter that gives up (`Withdraw`) isn't granted until it asks again; unless the grant came first, which holds.
 12. A takeover that hangs for longer than the window is an alarm that says what lives, and how it is (`overdue.py`).
 13. A rule about processes: E7.
+14. A holder may give the lock back and live on: its engine is asleep, and nothing of it is on a device. Then, and when
+    no engine holds it and a caller says so, the lock is *at rest*: no waiter is granted until it is waked (`rest.py`).
+    One that is told to give back and doesn't is killed, and fenced like any other (`switchover.py`).
 
 The permit `init` is a lock too, with less (`permit.py`).
 """
@@ -82,7 +85,8 @@ class Machine:
         self.incarnations = self.evidence.incarnations
         self.callers = Callers(self.context, self.evidence.copies.left)
         self.succession = succession = Succession(config, self.context, self.callers, self.evidence)
-        claims = Claims(self.context, self.active, succession.permit.lock, lambda: succession.newest_token)
+        permit, rest = succession.permit.lock, succession.rest
+        claims = Claims(self.context, self.active, permit, rest, lambda: succession.newest_token, succession.give_back)
         spoken = Spoken(m.OLDEST, m.PROTOCOL)
         self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
         self.hearsay = Hearsay(config, self.context, self.evidence)
@@ -132,7 +136,7 @@ class Machine:
         """Draw every conclusion that is due."""
         succession = self.succession
         succession.conclude(may_grant=not self.disk.failing and not self.broken)
-        if succession.must_write or self.context.now >= self.disk.due_at:
+        if succession.must_write or succession.rest.must_write or self.context.now >= self.disk.due_at:
             self._write()
         self.context.wake(self.disk.due_at)
         if succession.state is not self._state:
@@ -265,12 +269,15 @@ class Machine:
             succession.permit.enter(who)
 
     def _on_release(self, event: e.Received, message: m.Release, who: Incarnation) -> None:
-        self.succession.give_back(who)
+        if message.lock == INIT:
+            self.succession.give_permit_back(who)
+        elif self.active.held_by(who) and message.token == self.active.token:
+            self.succession.give_back(who, message.why)
 
     def _on_withdraw(self, event: e.Received, message: m.Withdraw, who: Incarnation) -> None:
         lock = self.active
         if message.lock == INIT:
-            self.succession.give_back(who)
+            self.succession.give_permit_back(who)
         elif lock.holder is who:  # the grant came first: it has been told, or is when it is on disk
             if lock.waiter is not None:
                 lock.waiter.ready = False  # should it come to nothing
@@ -325,6 +332,12 @@ class Machine:
     def _on_abort_switchover(self, event: e.Received, message: m.AbortSwitchover, caller: Caller) -> None:
         self.succession.switchover.call_off(event.conn)
 
+    def _on_sleep(self, event: e.Received, message: m.Sleep, caller: Caller) -> None:
+        self.succession.switchover.sleep(event.conn, message, self.active)
+
+    def _on_wake(self, event: e.Received, message: m.Wake, caller: Caller) -> None:
+        self.succession.switchover.wake(event.conn)
+
     # -- what is said ----------------------------------------------------------------------------------------------
 
     def _tell_granted(self, conn: int, lock: Lock) -> None:
@@ -360,7 +373,10 @@ class Machine:
         for name in sorted(self._members_ended):
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()
-        succession.must_write = False
+        for conn, step in succession.rest.owed:
+            self.disk.owe(Answer(conn, step))
+        succession.rest.owed.clear()
+        succession.must_write = succession.rest.must_write = False
         record = succession.recovery.record(succession.active, succession.permit.lock, succession.newest_token)
         self.context.out.append(e.Persist(number, record))
 
@@ -463,5 +479,7 @@ _OF_ANY_CALLER: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] =
     m.AskHistory: Machine._on_ask_history,
     m.Switchover: Machine._on_switchover,
     m.AbortSwitchover: Machine._on_abort_switchover,
+    m.Sleep: Machine._on_sleep,
+    m.Wake: Machine._on_wake,
     m.Ping: Machine._on_ping,
 }

@@ -62,6 +62,8 @@ class Register(Introduction, frozen=True):
     newest: int = 0
     mapped: bool = False
     """While it lives it can't let go of its life lock."""
+    gave_back: Token = 0
+    """It gave back the grant with this token, and the server may not have heard of it."""
 
 
 class Acquire(Message, frozen=True):
@@ -103,9 +105,13 @@ class Serving(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """Gives a permit back. The lock `active` has no such thing: dying releases it."""
+    """Gives a permit back, or the lock: the engine is asleep, and nothing of it is on a device any more."""
 
-    lock: Literal["init"] = "init"
+    lock: LockName = "init"
+    token: Token = 0
+    """The lock's: which grant ends."""
+    why: Sentence = ""
+    """Where the server hasn't asked for it."""
 
 
 class Withdraw(Message, frozen=True):
@@ -143,6 +149,19 @@ class AbortSwitchover(Message, frozen=True):
     pass
 
 
+class Sleep(Message, frozen=True):
+    """The lock is to be at rest: a holder drains, puts its engine to sleep and gives it back; no waiter is granted
+    until `Wake`. Answered by `SwitchoverStep`s; called off by `AbortSwitchover` or `Wake`.
+    """
+
+    drain_timeout_s: Annotated[float, Meta(ge=0, le=86400)] = 30.0
+    why: Sentence = ""
+
+
+class Wake(Message, frozen=True):
+    """The lock is not to be at rest (any more). Answered by one `SwitchoverStep`."""
+
+
 class Ping(Message, frozen=True):
     pass
 
@@ -167,6 +186,8 @@ ClientMessage = (
     | AskHistory
     | Switchover
     | AbortSwitchover
+    | Sleep
+    | Wake
     | Ping
 )
 
@@ -239,6 +260,12 @@ class Exit(Message, frozen=True):
     round: int
 
 
+class GiveBack(Message, frozen=True):
+    """You are drained: put your engine to sleep, and say `Release`."""
+
+    round: int
+
+
 class SwitchoverStep(Message, frozen=True):
     """To the caller that asked: how far it is. `done` says that no more will come."""
 
@@ -295,12 +322,13 @@ class PermitState(msgspec.Struct, frozen=True):
 
 
 class PlanState(msgspec.Struct, frozen=True):
-    """A switchover that is under way."""
+    """A switchover, or a sleep, that is under way."""
 
-    step: Literal["draining", "checking", "exiting"]
+    step: Literal["draining", "checking", "exiting", "giving back"]
     old: str
     old_token: int
     to: str
+    """Empty: the lock goes to rest."""
     drain_timeout_s: float
 
 
@@ -326,6 +354,9 @@ class Status(Message, frozen=True):
     """All of them; `waiters` has the first."""
     memory_why: str = ""
     """Why memory can't be verified: what engines need is not checked then. Empty where it can."""
+    resting: bool = False
+    """No waiter is granted until the lock is waked."""
+    resting_why: str = ""
 
 
 class History(Message, frozen=True):
@@ -347,6 +378,7 @@ ServerMessage = (
     | Drain
     | Resume
     | Exit
+    | GiveBack
     | SwitchoverStep
     | Pong
     | Problem

@@ -1,43 +1,21 @@
 """The permit `init`: one engine at a time initialises device memory.
 
 Pure. The permit has a state like the lock (`lock.py`), and is simpler: it is granted without asking for free memory and
-without asking the engine again whether it is well, and its holder gives it back by saying so:
-
-    from       to         by
-    HELD       FREE       `give_back`
-
-Its waiters are kept here, and so is the rule when it may be granted, which depends on what the lock is doing
-(`why_not`).
+without asking the engine again whether it is well. Its waiters are kept here, and so is the rule when it may be
+granted, which depends on what the lock is doing (`why_not`).
 """
-
-from dataclasses import dataclass
-from typing import ClassVar
 
 from evidence.rules.incarnation import Incarnation, Life
 from lockserver.rules.context import Context
-from lockserver.rules.lock import MAY_FOLLOW, Lock, Phase
+from lockserver.rules.lock import Lock, Phase
 from lockserver.rules.messages import INIT
 from lockserver.rules.queue import Queue
-
-
-@dataclass(slots=True)
-class PermitLock(Lock):
-    """A lock that is given back by a word, too."""
-
-    may_follow: ClassVar[dict[Phase, frozenset[Phase]]] = {
-        **MAY_FOLLOW,
-        Phase.HELD: MAY_FOLLOW[Phase.HELD] | {Phase.FREE},
-    }
-
-    def give_back(self) -> None:
-        self._move(Phase.FREE, Phase.HELD)
-        self._clear()
 
 
 class Permit:
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.lock = PermitLock(INIT)
+        self.lock = Lock(INIT)
         self.waiters: dict[str, Incarnation] = {}
 
     def enter(self, incarnation: Incarnation) -> None:

@@ -1,21 +1,10 @@
-"""What is to be done now, and when to look again.
+"""What is to be done now, for the lock (`sidecar/machine/plan.py`), and whose end, or answer, is awaited. Pure."""
 
-Pure. In each turn the parts are asked what follows from how things stand (`plan`, `plan_...`): they change nothing,
-and write down here what is to be done and until when they wait. `succession.py` does it, and asks again until nothing
-is left to do. So a question is only a question, and the timer of a turn is a result.
-"""
-
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evidence.rules.incarnation import Incarnation
-
-
-class Step(NamedTuple):
-    act: Callable[..., Any]
-    args: tuple[Any, ...] = ()
+from sidecar.machine import plan
 
 
 class Awaited(NamedTuple):
@@ -27,35 +16,6 @@ class Awaited(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
-    now: float
-    alarms: Mapping[str, str]
-    """Those that last already."""
-    steps: list[Step] = field(default_factory=list)
-    again: float = math.inf
+class Plan(plan.Plan):
     awaited: dict[str, Awaited] = field(default_factory=dict)
     """By the name of the lock."""
-
-    def do(self, act: Callable[..., Any], *args: Any) -> None:
-        self.steps.append(Step(act, args))
-
-    def carry_out(self) -> bool:
-        """Returns whether there was anything to be done."""
-        for step in self.steps:
-            step.act(*step.args)
-        return bool(self.steps)
-
-    def wait_until(self, at: float) -> bool:
-        """True: it isn't that late yet, and a plan is made again when it is."""
-        if self.now < at:
-            self.again = min(self.again, at)
-        return self.now < at
-
-    def say(self, alarm: Callable[[str, str], None], key: str, text: str) -> None:
-        """An alarm that lasts; unless it is said already."""
-        if self.alarms.get(key) != text:
-            self.do(alarm, key, text)
-
-    def calm(self, calm: Callable[..., None], *keys: str) -> None:
-        if any(key in self.alarms for key in keys):
-            self.do(calm, *keys)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Stage
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config
-from lockserver.rules.free_memory import FreeMemory
 from lockserver.rules.messages import Prepare
 from lockserver.rules.plan import Plan
 

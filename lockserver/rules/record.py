@@ -35,6 +35,8 @@ class Record(msgspec.Struct, frozen=True):
     permits: dict[str, Tenure] = {}
     doubt: str = ""
     """An unknown engine may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
+    resting: str = ""
+    """Why no waiter is granted until the lock is waked; empty while it isn't at rest."""
 
     @property
     def holder(self) -> Known | None:
@@ -62,6 +64,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     memory_verified: bool
     permits: dict[str, Tenure]
     doubt: str
+    resting: str = ""
     processes: Processes
     crc32: int
 
@@ -86,6 +89,7 @@ def encode(record: Record) -> bytes:
         memory_verified=a.verified if a else False,
         permits=record.permits,
         doubt=record.doubt,
+        resting=record.resting,
         processes=record.processes,
         crc32=0,
     )
@@ -113,4 +117,4 @@ def decode(data: bytes) -> Record:
     known = {one.name for one in file.processes.known}
     if any(tenure.life_file not in known for tenure in (*([active] if active else []), *file.permits.values())):
         raise UnreadableRecord("nothing is said of the processes of a holder")
-    return Record(file.processes, file.newest_token, active, file.permits, file.doubt)
+    return Record(file.processes, file.newest_token, active, file.permits, file.doubt, file.resting)

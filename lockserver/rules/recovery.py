@@ -16,9 +16,12 @@ from lockserver.rules.lock import Doubt, Found, Lock, Phase
 from lockserver.rules.messages import INIT
 from lockserver.rules.proof import Unnamed
 from lockserver.rules.record import Record, Tenure
+from lockserver.rules.rest import Rest
 
 RETURN_S = 0.25
 """A holder whose server went away knocks every 0.1 s (`client_machine.py`): by then a live one is back."""
+
+NEW = "it is new"
 
 
 def back_by(found: Found, settle_s: float) -> float:
@@ -29,16 +32,18 @@ def back_by(found: Found, settle_s: float) -> float:
 
 
 class Recovery:
-    def __init__(self, config: Config, context: Context, evidence: Evidence) -> None:
+    def __init__(self, config: Config, context: Context, evidence: Evidence, rest: Rest) -> None:
         self.config = config
         self.context = context
         self.evidence = evidence
+        self.rest = rest
         self._began = -math.inf
 
     # -- at the start ----------------------------------------------------------------------------------------------
 
     def begin(self, event: Started, active: Lock, permit: Lock) -> None:
         record, self._began = event.record, self.context.now
+        self.rest.why = record.resting if record is not None else NEW if self.config.at_rest else ""
         if record is None:
             found = Found.UNREADABLE if event.unreadable else Found.NOTHING
             self._doubt(found, event.unreadable, active, permit)
@@ -86,6 +91,7 @@ class Recovery:
             active=_tenure(active),
             permits={INIT: in_permit} if in_permit is not None else {},
             doubt=doubt.found.name if doubt is not None and doubt.unnamed else "",  # a file must not make it forgotten
+            resting=self.rest.why,
         )
 
     # -- strangers: questions --------------------------------------------------------------------------------------

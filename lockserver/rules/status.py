@@ -3,8 +3,6 @@
 Lists are cut: a status goes into one frame, however many wait.
 """
 
-import msgspec
-
 from evidence.rules.proof import what_is_missing
 from lockserver.rules import messages as m
 from lockserver.rules.context import Context
@@ -18,7 +16,6 @@ from sidecar.machine.context import rfc3339
 
 MOST_WAITERS = 64
 MOST_REASONS = 32
-HISTORY_BYTES = 800_000
 
 
 def status_of(config: Config, context: Context, succession: Succession) -> m.Status:
@@ -39,25 +36,24 @@ def status_of(config: Config, context: Context, succession: Succession) -> m.Sta
         token=succession.newest_token,
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
+        resting=bool(succession.rest.why),
+        resting_why=succession.rest.why,
     )
 
 
 def _in_words(switch: Switch) -> str:
-    return f"{switch.step.value}: {switch.old.engine_id} -> {switch.to.engine_id}"
+    return f"{switch.step.value}: {switch.old.engine_id} -> {switch.to.engine_id if switch.to is not None else 'rest'}"
 
 
 def _planned(switch: Switch) -> m.PlanState:
-    old, to = switch.old.engine_id, switch.to.engine_id
+    old, to = switch.old.engine_id, switch.to.engine_id if switch.to is not None else ""
     return m.PlanState(switch.step.value, old, switch.old_token, to, switch.drain_timeout_s)
 
 
 def history_of(context: Context) -> m.History:
     """What happened lately, as much of it as goes into one frame."""
-    events = context.history
-    room, first = HISTORY_BYTES, len(events)
-    while first and (room := room - len(msgspec.msgpack.encode(events[first - 1]))) >= 0:
-        first -= 1
-    return m.History(events=events[first:], left_out=first)
+    events, left_out = context.recent()
+    return m.History(events=events, left_out=left_out)
 
 
 def _verified(config: Config, context: Context, lock: Lock) -> bool:

@@ -9,21 +9,22 @@ the waiters are in `queue.py`: here they are brought together. `plan` says what 
 
 from evidence.rules.callers import Callers
 from evidence.rules.evidence import Evidence
+from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.proof import Verdict
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
-from lockserver.rules.free_memory import FreeMemory
 from lockserver.rules.lock import Doubt, Found, Lock, Phase, State, WrongTransition
-from lockserver.rules.messages import ACTIVE, Refused
+from lockserver.rules.messages import ACTIVE, Exit, Refused
 from lockserver.rules.overdue import Overdue
 from lockserver.rules.permit import Permit
 from lockserver.rules.plan import Awaited, Plan
 from lockserver.rules.proof import Flags, nobody_holds, with_flags
 from lockserver.rules.queue import Queue, Waiter
 from lockserver.rules.recovery import Recovery, back_by
+from lockserver.rules.rest import Rest
 from lockserver.rules.switchover import Switchover
 from sidecar.machine.context import rfc3339
 
@@ -45,16 +46,17 @@ class Succession:
         self.active = Lock(ACTIVE)
         self.permit = Permit(context)
         self.exclusion = Exclusion(config, context)
-        self.recovery = Recovery(config, context, evidence)
+        self.rest = Rest(context)
+        self.recovery = Recovery(config, context, evidence, self.rest)
         self.overdue = {lock.name: Overdue(config, context, lock) for lock in self.locks}
-        self.switchover = Switchover(config, context, self.queue, self.incarnations)
+        self.switchover = Switchover(config, context, self.queue, self.incarnations, self.rest)
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
         self._heard = 0
         """The newest that any process has told of. The next one is greater; no holder is ended by it."""
         self.token_floor = 0
-        self._every_process_ended = False
-        """Those of the last holder."""
+        self._nothing_writes = False
+        """Each process of the last holder has ended, or it gave back what it had."""
         self._bound: tuple[Incarnation | None, Incarnation | None] = (None, None)
         self.must_write = False
         """The last write doesn't say how things stand now."""
@@ -63,7 +65,7 @@ class Succession:
 
     @property
     def state(self) -> State:
-        return self.active.state(self.context.now, wanted=self.queue.wanted)
+        return self.active.state(self.context.now, wanted=self.queue.wanted and not self.rest.why)
 
     @property
     def locks(self) -> tuple[Lock, Lock]:
@@ -134,7 +136,7 @@ class Succession:
     def _plan_active(self, plan: Plan, may_grant: bool) -> None:
         lock = self.active
         if lock.phase is Phase.HELD:
-            self.switchover.plan_next(plan, self._tell_to_end)
+            self.switchover.plan_next(plan, self._tell_to_end, self._fence_the_sleeper)
         elif lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
             self.queue.plan_head(plan)  # the next one is asked in parallel with the proof
             self.switchover.plan_end(plan)
@@ -142,8 +144,11 @@ class Succession:
         elif lock.phase is Phase.IN_DOUBT and lock.doubt is not None:
             self.queue.plan_head(plan)
             self._plan_settling(plan, lock.doubt)
-        elif lock.phase is Phase.FREE and may_grant and not self._plan_who_may_hold(plan):
-            self._plan_grant(plan)
+        elif lock.phase is Phase.FREE and may_grant:
+            if self.rest.why:
+                self._plan_at_rest(plan)
+            elif not self._plan_who_may_hold(plan):
+                self._plan_grant(plan)
 
     def _plan_end(self, plan: Plan, lock: Lock, holder: Incarnation) -> None:
         """Its end, or its return, is awaited."""
@@ -209,11 +214,15 @@ class Succession:
             if head is None and silent is not None:
                 plan.awaited[ACTIVE] = Awaited(silent.incarnation, self.queue.unprepared)
         else:
-            plan.calm(self.context.calm, "names")
-            if self.switchover.under_way is not None:
-                plan.do(self.switchover.end_without_successor)
-            if not self.must_write and 0 in self.incarnations.pending_unlinks.values():
-                plan.do(self._write_soon)
+            self._plan_at_rest(plan)
+
+    def _plan_at_rest(self, plan: Plan) -> None:
+        """There is no waiter to be granted."""
+        plan.calm(self.context.calm, "names", "awaited")
+        if self.switchover.under_way is not None:
+            plan.do(self.switchover.end_without_successor)
+        if not self.must_write and 0 in self.incarnations.pending_unlinks.values():
+            plan.do(self._write_soon)
 
     def _plan_names(self, plan: Plan, waiter: Waiter) -> bool:
         """Whether this server has the names that it needs for this grant."""
@@ -289,6 +298,13 @@ class Succession:
         if told is not None:
             self.lose(told, Stage.DOOMED, "switchover")
 
+    def _fence_the_sleeper(self, holder: Incarnation) -> None:
+        self.context.shout(f"{holder.engine_id} was told to give the lock back and has not; it is killed")
+        self.lose(holder, Stage.DOOMED, "sleep")
+        self.incarnations.kill_rest(holder)
+        if holder.conn is not None:  # for one that can't be killed from here
+            self.context.send(holder.conn, Exit(round=self.queue.round))
+
     def _end_proven(self, lock: Lock, holder: Incarnation, verdict: Verdict) -> None:
         if verdict.by_flag:
             self.context.shout(verdict.by)
@@ -297,7 +313,7 @@ class Succession:
             self.must_write = True
             return
         remaining = lock.doubt if lock.unnamed else None  # a waiter told of this holder; there may be a newer one
-        self._every_process_ended = verdict.every_process and remaining is None
+        self._nothing_writes = verdict.every_process and remaining is None
         self._release(lock, holder, remaining)
 
     def _release(self, lock: Lock, holder: Incarnation, remaining: Doubt | None = None) -> None:
@@ -305,7 +321,7 @@ class Succession:
         self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
         lock.release(remaining)
         if lock is self.active:
-            self.memory.holder_ended()
+            self.memory.something_ended()
         if lock is self.active and remaining is None and holder.was_alive:
             self.exclusion.holder_ended()
         self.context.changed = True
@@ -316,7 +332,7 @@ class Succession:
 
     def _settle(self) -> None:
         self.active.settle()
-        self._every_process_ended = False  # whichever it was
+        self._nothing_writes = False  # whichever it was
         self.evidence.strangers.settle()
         self.context.note("nobody_holds")
 
@@ -326,10 +342,10 @@ class Succession:
         verified = self.queue.take(waiter)
         self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
         self.context.calm("unproven", "record", "strangers", "version", "names")
-        proven = verified and self._every_process_ended
+        proven = verified and self._nothing_writes
         at = rfc3339(self.context.wall)
         self.active.grant(waiter.incarnation, self.newest_token, at, waiter, verified, proven)
-        self._every_process_ended = False
+        self._nothing_writes = False
         self.must_write = True
 
     def _grant_permit(self) -> None:
@@ -346,7 +362,17 @@ class Succession:
         for conn in conns:
             self.callers.end(conn)
 
-    def give_back(self, who: Incarnation) -> None:
+    def give_back(self, who: Incarnation, why: str) -> None:
+        """The holder's engine is asleep: nothing of it is on a device, and it has let go of the names."""
+        lock = self.active
+        self.context.note("given_back", engine=who.engine_id, lock=lock.name, token=lock.token)
+        lock.give_back()
+        self._nothing_writes = True
+        self.memory.something_ended()
+        self.exclusion.holder_ended()
+        self.switchover.given_back(who, why)
+
+    def give_permit_back(self, who: Incarnation) -> None:
         """It has initialised, or doesn't want to any more."""
         self.permit.leave(who)
         lock = self.permit.lock

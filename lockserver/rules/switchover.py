@@ -1,7 +1,9 @@
-"""A planned change of holder: `Drain -> Drained -> the successor looks at its engine -> Exit`.
+"""A planned change of holder: `Drain -> Drained -> the successor looks at its engine -> Exit`; and one without a
+successor, after which the lock is at rest: `Drain -> Drained -> GiveBack -> Release`.
 
-Pure. Up to `Exit` it can be called off and the old holder serves on; after it the path is an ordinary death, with the
-proof and all, except that a holder that was told to end and doesn't is killed when its time is up.
+Pure. Up to `Exit` or `GiveBack` it can be called off and the old holder serves on. After `Exit` the path is an ordinary
+death, with the proof and all, except that a holder that was told to end and doesn't is killed when its time is up. So
+is one that was told to give back, and doesn't.
 """
 
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from lockserver.rules.events import Config
 from lockserver.rules.lock import Lock, Phase
 from lockserver.rules.plan import Plan
 from lockserver.rules.queue import Queue, Waiter
+from lockserver.rules.rest import Rest
 
 DRAIN_MARGIN_S = 2.0
 """The holder keeps the bound of its drain itself, and says so at its end; this is for one that doesn't."""
@@ -30,6 +33,10 @@ class Step(Enum):
     DRAINING = "draining"
     CHECKING = "checking"
     EXITING = "exiting"
+    GIVING_BACK = "giving back"
+
+
+NO_WAY_BACK = (Step.EXITING, Step.GIVING_BACK)
 
 
 @dataclass(slots=True)
@@ -37,18 +44,24 @@ class Switch:
     asker: int | None
     old: Incarnation
     old_token: int
-    to: Incarnation
+    to: Incarnation | None
+    """None: the lock goes to rest."""
     step: Step
     round: int
     until: float
     drain_timeout_s: float
+    why: str
+    """What a sleep is for."""
+    waked: bool = False
+    """When there was no way back any more: it is given back, and isn't at rest."""
 
 
 class Switchover:
-    def __init__(self, config: Config, context: Context, queue: Queue, incarnations: Incarnations) -> None:
+    def __init__(self, config: Config, context: Context, queue: Queue, incarnations: Incarnations, rest: Rest) -> None:
         self.config = config
         self.context = context
         self.queue = queue
+        self.rest = rest
         self.incarnations = incarnations
         self.under_way: Switch | None = None
 
@@ -56,8 +69,7 @@ class Switchover:
 
     def ask(self, asker: int, wish: m.Switchover, active: Lock, state: str) -> None:
         holder = active.holder
-        if self.under_way is not None:
-            self._tell(asker, "refused", "a switchover is under way already", done=True)
+        if self._is_under_way(asker):
             return
         if active.phase is not Phase.HELD or holder is None or holder.conn is None:
             self._tell(asker, "refused", f"there is no holder to take over from: the lock is {state}", done=True)
@@ -69,13 +81,46 @@ class Switchover:
             why = f"{who}, alive and ready" if wish.to != holder.engine_id else f"{wish.to} holds the lock already"
             self._tell(asker, "refused", f"{why}; {self._who_waits()}", done=True)
             return
+        self._drain(asker, holder, active.token, to, wish.drain_timeout_s)
+
+    def sleep(self, asker: int, wish: m.Sleep, active: Lock) -> None:
+        """Where no engine holds the lock it is at rest at once, whatever is to be proven yet."""
+        holder = active.holder
+        if self._is_under_way(asker):
+            return
+        if active.phase is Phase.HELD and holder is not None:
+            self._drain(asker, holder, active.token, None, wish.drain_timeout_s, wish.why)
+        elif active.phase is Phase.GRANTING:
+            self._tell(asker, "refused", "a grant is being written: ask again", done=True)
+        else:
+            self.rest.begin(wish.why, asker)
+
+    def wake(self, asker: int) -> None:
+        switch = self.under_way
+        if switch is not None and switch.step is Step.GIVING_BACK:
+            switch.waked = True
+        elif switch is not None and switch.to is None:
+            self._abort("it was waked")
+        if self.rest.why:
+            self.queue.new_round()  # what a waiter said of its engine was said before the rest
+        self.rest.end(asker)
+
+    def _is_under_way(self, asker: int) -> bool:
+        if self.under_way is not None:
+            what = "a switchover" if self.under_way.to is not None else "a sleep"
+            self._tell(asker, "refused", f"{what} is under way already", done=True)
+        return self.under_way is not None
+
+    def _drain(
+        self, asker: int, old: Incarnation, token: int, to: Incarnation | None, timeout_s: float, why: str = ""
+    ) -> None:
         self.queue.new_round()
-        timeout_s = wish.drain_timeout_s
         until = self.context.now + timeout_s + DRAIN_MARGIN_S
-        self.under_way = Switch(asker, holder, active.token, to, Step.DRAINING, self.queue.round, until, timeout_s)
-        self.context.note("switchover", engine=holder.engine_id, to=to.engine_id)
-        self.context.send(holder.conn, m.Drain(round=self.under_way.round, timeout_s=timeout_s))
-        self._tell(asker, "draining", f"{holder.engine_id} finishes what it has begun")
+        self.under_way = Switch(asker, old, token, to, Step.DRAINING, self.queue.round, until, timeout_s, why)
+        self.context.note("switchover", engine=old.engine_id, to=to.engine_id if to is not None else "")
+        if old.conn is not None:
+            self.context.send(old.conn, m.Drain(round=self.under_way.round, timeout_s=timeout_s))
+        self._tell(asker, "draining", f"{old.engine_id} finishes what it has begun")
 
     def _who_waits(self) -> str:
         """So that a person can pick one."""
@@ -91,7 +136,7 @@ class Switchover:
         return "ready" if waiter.vetted else "its need for memory is being looked at"
 
     def call_off(self, conn: int) -> None:
-        if self.under_way is None or self.under_way.step is Step.EXITING:
+        if self.under_way is None or self.under_way.step in NO_WAY_BACK:
             self._tell(conn, "refused", "there is no switchover that could still be called off", done=True)
             return
         own = self.under_way.asker == conn
@@ -113,13 +158,43 @@ class Switchover:
         if not message.ok:
             self._abort(f"the holder could not drain: {message.why}")
             return
+        if switch.to is None:
+            self._tell_to_give_back(switch)
+            return
         switch.step, switch.until = Step.CHECKING, self.context.now + self.config.prepare_timeout_s
         self._tell(switch.asker, "checking", f"{switch.to.engine_id} looks at its engine")
 
-    def plan_next(self, plan: Plan, tell_to_end: Callable[[], None]) -> None:
-        """While the holder is there. `tell_to_end`: there is no way back for it."""
+    def _tell_to_give_back(self, switch: Switch) -> None:
+        switch.step, switch.until = Step.GIVING_BACK, self.context.now + self.config.exit_timeout_s
+        if switch.old.conn is not None:
+            self.context.send(switch.old.conn, m.GiveBack(round=switch.round))
+        self._tell(switch.asker, "giving back", f"{switch.old.engine_id} puts its engine to sleep")
+
+    def given_back(self, holder: Incarnation, why: str) -> None:
+        """Asked for or not: the lock is at rest, unless it was waked meanwhile."""
+        switch, self.under_way = self.under_way, None
+        if switch is not None and switch.to is not None:
+            self._tell(switch.asker, "died", f"{holder.engine_id} gave the lock back by itself", done=True)
+        self._rest(switch, why or f"{holder.engine_id} gave the lock back")
+
+    def _rest(self, switch: Switch | None, why: str) -> None:
+        """The holder has given back, or won't serve again."""
+        if switch is None or switch.to is not None:
+            self.rest.begin(why)
+        elif not switch.waked:
+            self.rest.begin(switch.why, switch.asker)
+        else:
+            self._tell(switch.asker, "waked", "it was waked meanwhile", done=True)
+
+    def plan_next(self, plan: Plan, tell_to_end: Callable[[], None], fence: Callable[[Incarnation], None]) -> None:
+        """While the holder is there. `tell_to_end`: there is no way back for it. `fence`: it didn't give back."""
         switch = self.under_way
         if switch is None:
+            return
+        if switch.to is None:
+            if not plan.wait_until(switch.until):
+                back = switch.step is Step.GIVING_BACK
+                plan.do(fence, switch.old) if back else plan.do(self._abort, "draining took too long")
             return
         successor = self.queue.waiters.get(switch.to.name)
         if successor is None or not successor.ready:
@@ -138,7 +213,7 @@ class Switchover:
     def tell_to_end(self) -> Incarnation | None:
         """Returns the holder that was told."""
         switch = self.under_way
-        if switch is None:
+        if switch is None or switch.to is None:
             return None
         switch.step, switch.until = Step.EXITING, self.context.now + self.config.exit_timeout_s
         if switch.old.conn is not None:
@@ -150,7 +225,10 @@ class Switchover:
     def holder_lost(self) -> None:
         """The holder's end, planned or not."""
         switch = self.under_way
-        if switch is not None and switch.step is not Step.EXITING:
+        if switch is not None and switch.step is Step.GIVING_BACK:
+            self.under_way = None
+            self._rest(switch, "")
+        elif switch is not None and switch.step is not Step.EXITING:
             self.under_way = None
             self._tell(
                 switch.asker,
@@ -181,13 +259,13 @@ class Switchover:
     def end_without_successor(self) -> None:
         """The old holder is gone, and so is the successor."""
         switch, self.under_way = self.under_way, None
-        if switch is not None:
+        if switch is not None and switch.to is not None:
             ended = f"{switch.old.engine_id} has ended, {switch.to.engine_id} too"
             self._tell(switch.asker, "died", f"{ended}, and no engine waits; the next one is granted", done=True)
 
     def _abort(self, why: str) -> None:
         switch = self.under_way
-        if switch is None or switch.step is Step.EXITING:
+        if switch is None or switch.step in NO_WAY_BACK:
             return
         self.under_way = None
         self.context.note("switchover_aborted", why=why)

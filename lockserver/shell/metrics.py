@@ -9,15 +9,48 @@ for.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockserver.rules.messages import Status
 from sidecar.http import metrics
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
 STATES = ("FREE", "HELD", "FENCING", "RECOVERING")
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Page:
+    """What a scrape gets: one lock's metrics, or those of many, each with the label `run_dir`."""
+
+    def __init__(self, *, many: bool) -> None:
+        """Raises MetricsUnavailable where there is no client library."""
+        self.registry = metrics.new_registry()
+        self._label = many
+        self._locks: dict[Path, Metrics] = {}
+        self.registry.register(self)
+
+    def of(self, run_dir: Path) -> Callable[[Status], None]:
+        """What is told this lock's states."""
+        self._locks[run_dir] = counted = Metrics(run_dir)
+        return counted.observe
+
+    def collect(self) -> "Iterable[Metric]":
+        from prometheus_client import Metric
+
+        families: dict[str, Metric] = {}
+        for run_dir, one in list(self._locks.items()):
+            if self._label and not run_dir.exists():
+                continue  # it has ended with its directory
+            more = {"run_dir": str(run_dir)} if self._label else {}
+            for found in one.registry.collect():
+                family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
+                family.samples += [sample._replace(labels={**sample.labels, **more}) for sample in found.samples]
+        return families.values()
 
 
 class Metrics:
@@ -46,6 +79,7 @@ class Metrics:
         self._members = gauge("members", "Living processes of the holder")
         self._verified = gauge("memory_verified", "1 if the holder's memory was seen to be free at its grant")
         self._alarms = gauge("alarms", "Alarms that last")
+        self._resting = gauge("resting", "1 if the lock is at rest: no engine is granted until it is waked")
         self._granted_at = gauge(
             "granted_timestamp_seconds", "When the holder was granted, in seconds since 1970; 0 without a holder"
         )
@@ -60,7 +94,7 @@ class Metrics:
             registry=self.registry,
         )
         gauge(
-            "unserved_seconds", "For how long no engine has served, as far as this server knows; 0 while one does"
+            "unserved_seconds", "For how long no engine has served that should, as far as this server knows"
         ).set_function(lambda: 0 if self._unserved_since is None else self._clock() - self._unserved_since)
         room = "at the run directory, where each grant is written"
         gauge("run_dir_free_bytes", f"Bytes that are free {room}").set_function(lambda: _room(run_dir)[0])
@@ -77,7 +111,11 @@ class Metrics:
         for state, gauge in self._states.items():
             gauge.set(state == status.state)
         holder = status.holder
-        if status.state == "RECOVERING" or (status.state == "HELD" and holder is not None and holder.endpoint):
+        if (
+            status.resting
+            or status.state == "RECOVERING"
+            or (status.state == "HELD" and holder is not None and holder.endpoint)
+        ):
             self._unserved_since = None
         elif self._unserved_since is None:
             self._unserved_since = self._clock()
@@ -85,6 +123,7 @@ class Metrics:
         self._waiters.set(status.waiters_total)
         self._ready.set(sum(waiter.ready for waiter in status.waiters))
         self._members.set(sum(member.alive for member in holder.members) if holder is not None else 0)
+        self._resting.set(status.resting)
         self._verified.set(status.memory == "verified")
         self._alarms.set(len(status.alarms))
         self._granted_at.set(_seconds(holder.granted_at) if holder is not None else 0)
@@ -93,7 +132,8 @@ class Metrics:
         if last is None:
             return  # whom a new server finds it has not granted
         granted = status.state == "HELD" and status.holder is not None and status.holder.token > last.token
-        if last.state == "HELD" and (status.state != "HELD" or granted):
+        gave_back = status.state == "FREE" and status.resting
+        if last.state == "HELD" and (status.state != "HELD" or granted) and not gave_back:
             self._fencings.inc()
             self._lost_at = self._clock()
         if granted:

@@ -16,6 +16,8 @@ from sidecar.wire import sockets
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
 SERVER_LOCK = "server.lock"
+GUARD = "lockctl-guard"
+"""What the guard of a held command is called, as ps shows it: it has the life lock, and doesn't join."""
 
 
 def absolute(run_dir: Path | str) -> Path:

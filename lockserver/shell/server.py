@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from evidence.shell.memory import Reader, exclusive_name
 from evidence.shell.shell import EvidenceShell, pid_namespace
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules import record
 from lockserver.rules.machine import Machine
-from lockserver.shell.memory import Reader, exclusive_name
-from lockserver.shell.reader_thread import ReaderThread
 from lockserver.shell.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, names_of_path
 from sidecar.kernel import exclusive_names, host_usage, peers
 from sidecar.kernel.durable import DirectoryLock, DurableFile
@@ -33,8 +32,6 @@ from sidecar.wire.connections import Protocol
 from sidecar.wire.sockets import ServerSocket
 
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
-ENDING_S = 1.0
-"""How long a server that was killed may take to end."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,10 @@ class Options:
     host_devices: Path | None = None
     memory_why: str = ""
     """Why there is no reader."""
+    at_rest: bool = False
+    """A lock that has no file yet is at rest."""
+    patience_s: float = 1.0
+    """How long a server that was killed may take to end."""
 
 
 class Server(EvidenceShell):
@@ -62,11 +63,10 @@ class Server(EvidenceShell):
         self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
     ) -> None:
         self.options = options = replace(options, run_dir=absolute(options.run_dir))
-        super().__init__(log, options.run_dir, options.pidfds, _SPOKEN, options.allow_uids)
+        super().__init__(log, options.run_dir, options.pidfds, _SPOKEN, options.allow_uids, reader)
         self.encode = record.encode
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
-        self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
         self._names: dict[str, socket.socket] = {}
         """Those that this server has."""
         self._foreign_names: set[str] = set()
@@ -75,8 +75,8 @@ class Server(EvidenceShell):
         try:
             make_private_directory(options.run_dir)
             make_private_directory(options.run_dir / LIFE)
+            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(options.patience_s)
             self.server_socket = ServerSocket(options.run_dir, SOCKET)
-            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
             self.file.reserve()
         except OSError as error:
             raise unusable(options.run_dir, error) from None
@@ -98,6 +98,7 @@ class Server(EvidenceShell):
             grant_unproven=options.grant_unproven,
             reads_memory=self._reader is not None,
             memory_why=options.memory_why,
+            at_rest=options.at_rest,
         )
 
     # -- start and end ---------------------------------------------------------------------------------------------
@@ -109,7 +110,6 @@ class Server(EvidenceShell):
             self._open()
         except OSError as error:
             raise unusable(self.options.run_dir, error) from None
-        self.stop_on_signals()
 
     def _read_what_was_left(self) -> e.Started:
         floor = int(time.time() * 1000)
@@ -141,10 +141,11 @@ class Server(EvidenceShell):
         self.watch_over(self.server_socket.path, self.look_at_path)
 
     def close(self) -> None:
-        self.unwatch()
-        self.server_socket.close()
-        self.connections.close()
+        super().close()
+        for name in self._names.values():
+            name.close()
         self._lock.close()
+        self.loop.close()
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -187,10 +188,6 @@ class Server(EvidenceShell):
             return ""
         return f"{owner}, or an engine that it granted," if owner is not None else "a process that is leaving"
 
-    def _do_read_memory(self, effect: e.ReadMemory) -> None:
-        if self._reader is not None:
-            self._reader.ask()
-
     def show(self) -> None:
         watchers = self.machine.callers.watchers()
         if not watchers and self._observe is None:
@@ -205,6 +202,5 @@ class Server(EvidenceShell):
         **EvidenceShell.effects,
         e.Send: _do_send,
         e.TakeNames: _do_take_names,
-        e.ReadMemory: _do_read_memory,
         e.Persist: Shell.persist,
     }

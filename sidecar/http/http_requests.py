@@ -39,7 +39,7 @@ comes; None: to none, it has no body and is let in however full it is), or why i
 has been kept by then."""
 
 
-def anybody(request: Request, has_body: bool) -> str:
+def every_caller(request: Request, has_body: bool) -> str:
     return ""
 
 
@@ -201,7 +201,7 @@ class RequestReader:
             self._bodies.hold(request.client, -request.held)
         self._let_go()
         self._parser = None
-        self._ask, self._go_on = anybody, nothing
+        self._ask, self._go_on = every_caller, nothing
 
     def _let_go(self) -> None:
         """What is here of a request that isn't whole."""

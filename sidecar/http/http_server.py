@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.http.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
-from sidecar.http.http_requests import CONTINUE, Bodies, Heads, LetIn, RequestReader, anybody
+from sidecar.http.http_requests import CONTINUE, Bodies, Heads, LetIn, RequestReader, every_caller
 
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
@@ -70,7 +70,7 @@ class HttpServer:
         handle: Handler,
         refusal: Refusal,
         limits: Limits,
-        let_in: LetIn = anybody,
+        let_in: LetIn = every_caller,
     ) -> None:
         """`let_in` is asked when a request's head is complete; only what it lets in is read on."""
         self.loop = loop
@@ -115,6 +115,11 @@ class HttpServer:
             server.close()
         self._servers.clear()
 
+    def break_off(self) -> None:
+        """The clients that are here have to come again."""
+        for connection in list(self.connections):
+            connection.close()
+
     def stop_listening(self) -> None:
         """No new connections; those that are here are served on, and not kept afterwards."""
         self.closing = True
@@ -127,8 +132,7 @@ class HttpServer:
         self.stop_listening()
         if self.sweep is not None:
             self.sweep.cancel()
-        for connection in list(self.connections):
-            connection.close()
+        self.break_off()
 
     def watch(self) -> None:
         """Deadlines are looked at a few times in the shortest of them, all at once: a timer for each would cost more

@@ -57,11 +57,11 @@ def regular(path: Path | str, flags: int, dir_fd: int | None = None) -> int:
     raise OSError(errno.EINVAL, "it is no regular file")
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """What is in a regular file. Raises OSError, for one that is far too large as well."""
     with open(path, "rb", buffering=0, opener=regular) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
+        if size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes")
         return file.read()
 

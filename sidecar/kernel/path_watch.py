@@ -106,9 +106,10 @@ class CannotWatch(Exception):
 class PathWatch:
     """Its descriptors become ready when a path may lead elsewhere: `look` then, and compare."""
 
-    def __init__(self, path: Path) -> None:
-        """An absolute path. Raises CannotWatch."""
+    def __init__(self, path: Path, *, arrivals: bool = False) -> None:
+        """An absolute path. `arrivals`: also when something comes into it. Raises CannotWatch."""
         self.path = path
+        self._arrivals = arrivals
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._inotify < 0:
@@ -144,7 +145,8 @@ class PathWatch:
         self.why_not, self.blind = "", False
         chain = _on_the_way(self.path)
         for number, name in enumerate(chain):
-            missing_next = number + 1 < len(chain) and not os.path.lexists(chain[number + 1])
+            last = number + 1 == len(chain)
+            missing_next = self._arrivals if last else not os.path.lexists(chain[number + 1])
             arrivals = _IN_CREATE | _IN_MOVED_TO if missing_next else 0
             watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(name), _GONE | arrivals)
             if watch >= 0:

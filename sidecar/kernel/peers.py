@@ -128,11 +128,11 @@ def pidfd_pid(fd: int) -> int:
     raise NotAPidfd(f"descriptor {fd} was sent as a pidfd but names no process")
 
 
-def await_end(pidfd: int) -> None:
-    """Blocks until the process has ended."""
+def await_end(pidfd: int, timeout_s: float | None = None) -> bool:
+    """Blocks until the process has ended. False: the time is over first."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    poll.poll()
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def is_dead(pidfd: int) -> bool:

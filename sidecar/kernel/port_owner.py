@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sidecar.wire.tcp import CannotListen
 
-_LISTENS = "0A"
+_LISTENS, _CONNECTED = "0A", "01"
 _PROC = Path("/proc")
 _WORDS = 3
 
@@ -30,14 +30,19 @@ def owner(port: int) -> str:
     return ""
 
 
-def _inodes(port: int) -> set[str]:
-    """The listening sockets of that port, on any address."""
+def clients(port: int) -> int:
+    """How many connections there are to that port."""
+    return len(_inodes(port, _CONNECTED))
+
+
+def _inodes(port: int, state: str = _LISTENS) -> set[str]:
+    """The sockets of that port, on any address: those that listen, or those of its clients."""
     found = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (_PROC / "self/net" / table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
                     found.add(fields[9])
     return found
 

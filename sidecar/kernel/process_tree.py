@@ -48,6 +48,18 @@ def descendants(of: int) -> list[int]:
     return [pid for pid in found if not _is_zombie(pid)]
 
 
+def memory_bytes(of: int) -> int:
+    """What this process and all below it have of the host's memory, shared files (and device memory that stands in
+    for a GPU's) left out; pages of several of them count once.
+    """
+    total = 0
+    for pid in (of, *descendants(of)):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            sizes = {line.split()[0]: int(line.split()[1]) for line in file if line.startswith(b"Pss")}
+            total += (sizes.get(b"Pss:", 0) - sizes.get(b"Pss_Shmem:", 0)) << 10
+    return total
+
+
 def children(pid: int) -> list[int]:
     """Those that have ended and aren't collected are among them.
 

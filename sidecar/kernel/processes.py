@@ -168,6 +168,11 @@ class Processes:
             self._loop.remove(pidfd)
             os.close(pidfd)
 
+    def close(self) -> None:
+        """Forgets all of them."""
+        for process in list(self._pidfds):
+            self.forget(process)
+
     def forget_all(self, named: Iterable[Named]) -> None:
         for one in named:
             if one.process is not None:

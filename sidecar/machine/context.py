@@ -12,6 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+HISTORY_BYTES = 800_000
+
 Effects = TypeVar("Effects")
 Detail = dict[str, str | int | float | bool]
 
@@ -150,6 +152,14 @@ class Context(Generic[Effects]):
         self._history.extend(HistoryEvent(rfc3339(wall), event, detail) for wall, event, detail in self._unwritten)
         self._unwritten.clear()
         return list(self._history)
+
+    def recent(self) -> tuple[list[HistoryEvent], int]:
+        """The newest events, as many as go into one frame; and how many older ones don't."""
+        events = self.history
+        room, first = HISTORY_BYTES, len(events)
+        while first and (room := room - len(msgspec.msgpack.encode(events[first - 1]))) >= 0:
+            first -= 1
+        return events[first:], first
 
     def wake(self, at: float) -> None:
         if at < self.deadline:

@@ -2,14 +2,18 @@
 
 Everything that it calls must return soon: while one descriptor is seen to, all others wait.
 
+A loop may be one of another's descriptors (`fileno`), ready when one of its own is.
+
 What this file may not do: know what a descriptor is for. Connections: `connections.py`, processes: `processes.py`,
 what turns round and round: `shell.py`, and `client_loop.py` for a client.
 """
 
+import math
 import os
 import select
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
@@ -28,6 +32,10 @@ class Loop:
         self.poll = epoll.poll
         """Sleeps in the kernel until something happens, or a time is over: (descriptor, what) of each."""
         self._epoll = epoll
+        self.fileno = epoll.fileno
+
+    def close(self) -> None:
+        self._epoll.close()
 
     def add(self, fd: int, handler: Callable[[int], object], events: int = select.EPOLLIN) -> None:
         """From now on the handler is called, with what has happened, when this descriptor is ready. Raises OSError
@@ -50,6 +58,10 @@ class Loop:
                 handler(what)
         return bool(ready)
 
+    def turn_until(self, at: float) -> bool:
+        """The same until a time on the monotonic clock; one that has passed, or is infinite, is as good as any."""
+        return self.turn(None if at == math.inf else max(at - time.monotonic(), 0.0))
+
     def also_when_writable(self, fd: int, wanted: bool) -> None:
         self._epoll.modify(fd, _READ_WRITE if wanted else select.EPOLLIN)
 
@@ -70,6 +82,14 @@ class Loop:
 
         self.add(reading, came)
 
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT end it, between two calls of handlers and never inside one."""
+
+        def told(number: signal.Signals) -> None:
+            self.stopping = number.name
+
+        self.deliver((signal.SIGTERM, signal.SIGINT), told)
+
 
 class Inbox(Generic[T]):
     """What other threads have for a loop. It is handled in the loop's own thread, in order."""
@@ -89,6 +109,10 @@ class Inbox(Generic[T]):
         """The loop hears nothing more. The bell stays open: another thread may ring it."""
         self._loop.remove(self._bell)
 
+    def silence(self) -> None:
+        """Closes the bell: no thread rings it any more."""
+        os.close(self._bell)
+
     def _on_bell(self, _: int) -> None:
         os.eventfd_read(self._bell)
         while self._given:
@@ -101,13 +125,15 @@ class Aside:
     """
 
     def __init__(self, loop: Loop, name: str) -> None:
-        self._work: SimpleQueue[Callable[[], Callable[[], None]]] = SimpleQueue()
-        self._done: Inbox[Callable[[], None]] = Inbox(loop, lambda done: done())
+        self._work: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
+        self._loop = loop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._done: Inbox[Callable[[], None]]
 
     def do(self, work: Callable[[], T], came: Callable[[T], None]) -> None:
         """`work` is done in the thread, and must not raise; `came` is called in the loop with what it returned."""
         if self._thread.ident is None:
+            self._done = Inbox(self._loop, lambda done: done())
             self._thread.start()
 
         def done() -> Callable[[], None]:
@@ -116,6 +142,13 @@ class Aside:
 
         self._work.put(done)
 
+    def end(self) -> None:
+        """For a loop that ends before its process: once the work is done that is under way."""
+        if self._thread.ident is not None:
+            self._done.close()
+            self._work.put(None)
+
     def _run(self) -> None:
-        while True:
-            self._done.give(self._work.get()())
+        while (work := self._work.get()) is not None:
+            self._done.give(work())
+        self._done.silence()

@@ -9,7 +9,6 @@ before the first event. What this file may not do: know what is served. The part
 """
 
 import math
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -58,6 +57,7 @@ class Shell(Turns):
         self.loop = Loop()
         self._notes: list[context.Note] = []
         self._publish = False
+        self._put_off = 0
         self._watched: list[tuple[Path, Callable[[], None]]] = []
         self._watches: dict[Path, PathWatch] = {}
         self._look_at = math.inf
@@ -98,14 +98,6 @@ class Shell(Turns):
         """For `watch_over`, by a server that a process finds under its path."""
         if self.server_socket.replaced():
             self.feed(self.replaced())
-
-    def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT end it, between two calls of handlers and never inside one."""
-
-        def told(number: signal.Signals) -> None:
-            self.loop.stopping = number.name
-
-        self.loop.deliver((signal.SIGTERM, signal.SIGINT), told)
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
@@ -173,37 +165,42 @@ class Shell(Turns):
 
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
-        machine, connections, loop = self.machine, self.connections, self.loop
-        put_off = 0
-        while not loop.stopping:
-            patience = connections.deadline
-            deadline = min(machine.deadline, patience, self._look_at)
-            chores = self._publish or bool(self._notes)
-            if chores:
-                happened = loop.turn(0)
-            elif deadline == float("inf"):
-                happened = loop.turn(None)
-            else:
-                happened = loop.turn(max(deadline - time.monotonic(), 0.0))
-            now = time.monotonic()
-            if now >= machine.deadline:
-                self.feed(context.Tick())
-            if now >= patience:
-                connections.due(now)
-            if (hindrance := connections.hindrance(now)) != self._hindrance:
-                self._hindrance = hindrance
-                self.feed(context.Hindered(hindrance))
-            if now >= self._look_at:
-                self._look_again()
-            put_off = put_off + 1 if chores and happened else 0
-            if chores and (not happened or put_off >= CHORES_PUT_OFF):
-                if self._publish:
-                    self._publish = False
-                    self.show()
-                self._write_notes()
+        while not self.loop.stopping:
+            self.mind(self.loop.turn_until(self.due_at))
+        return self.finish()
+
+    @property
+    def due_at(self) -> float:
+        """When there is something to do though nothing happens."""
+        if self._publish or self._notes:
+            return 0.0
+        return min(self.machine.deadline, self.connections.deadline, self._look_at)
+
+    def mind(self, happened: bool) -> None:
+        """What is due. `happened`: in this turn of the loop there was more urgent work."""
+        connections, now = self.connections, time.monotonic()
+        chores = self._publish or bool(self._notes)
+        if now >= self.machine.deadline:
+            self.feed(context.Tick())
+        if now >= connections.deadline:
+            connections.due(now)
+        if (hindrance := connections.hindrance(now)) != self._hindrance:
+            self._hindrance = hindrance
+            self.feed(context.Hindered(hindrance))
+        if now >= self._look_at:
+            self._look_again()
+        self._put_off = self._put_off + 1 if chores and happened else 0
+        if chores and (not happened or self._put_off >= CHORES_PUT_OFF):
+            if self._publish:
+                self._publish = False
+                self.show()
+            self._write_notes()
+
+    def finish(self) -> str:
+        """Lets go of everything; returns why."""
         self._write_notes()
         self.close()
-        return loop.stopping
+        return self.loop.stopping
 
     def _write_notes(self) -> None:
         for note in self._notes:

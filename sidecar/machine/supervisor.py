@@ -34,6 +34,8 @@ class Child:
     """When it is to be started; infinite while it runs, and while it isn't to."""
     code: int | None = None
     """How it ended last; negative for a signal."""
+    wanted: bool = True
+    """It is started again when it ends."""
     hopeless: bool = False
     """It ended in a way that another start won't mend, and isn't started again by itself."""
     restarts: Restarts = field(default_factory=Restarts)
@@ -106,6 +108,16 @@ class Supervisor:
                 self._ended(child, ended[child.pid])
 
     def _start(self, child: Child) -> None:
+        child.restarts.started(time.monotonic())
+        child.start_at = NEVER
+        try:
+            self._spawn(child)
+        except (OSError, ValueError) as error:  # no process may be had, or what it is to be given is no text
+            if self._relay is not None:
+                self._relay(child.name, f"it can't be started: {error}")
+            self._ended(child, 1)
+
+    def _spawn(self, child: Child) -> None:
         command = (sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), *child.command)
         inherited = {name: value for name, value in os.environ.items() if name not in child.without}
         environment = {**inherited, **child.environment}
@@ -116,19 +128,20 @@ class Supervisor:
             os.set_blocking(reading, False)
             try:
                 child.pid = process_tree.start(command, environment, output=writing)
+            except BaseException:
+                os.close(reading)
+                raise
             finally:
                 os.close(writing)
             child.unfinished[reading] = b""
             self.loop.add(reading, lambda _: self._read(child, reading))
-        child.restarts.started(time.monotonic())
-        child.start_at = NEVER
 
     def _ended(self, child: Child, code: int) -> None:
         now = time.monotonic()
         child.pid, child.code = 0, code
         for fd in list(child.unfinished):  # what it said last comes before what is said about it
             self._read(child, fd)
-        if self._stopping:
+        if self._stopping or not child.wanted:
             return
         pause_s = child.restarts.ended(code, now)
         if pause_s is None:

@@ -50,3 +50,15 @@ def run(prog: str, command: Callable[[], int]) -> int:
         return error.exit_code(prog)
     except KeyboardInterrupt:
         return EX_INTERRUPTED
+
+
+def with_command(parser: Callable[[], Parser], words: list[str]) -> int:
+    """For a program of which `hold` runs what stands behind the first `--`. Returns the exit code."""
+    at = words.index("--") if "--" in words else len(words)
+    own, command = (words[:at], words[at + 1 :]) if "hold" in words[:at] else (words, [])
+    options, unknown = parser().parse_known_args(own)
+    if unknown:
+        hint = "; the command that is to run stands behind --" if options.command == "hold" else ""
+        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
+    options.words = [*getattr(options, "words", []), *command]
+    return int(options.run(options))

@@ -4,6 +4,9 @@ A name becomes part of file names and of sentences, and travels over the wire: t
 messages alike.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 VERSION = "0.2.0"
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 NAME_IN_WORDS = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit"
@@ -11,6 +14,13 @@ NAME_IN_WORDS = "1 to 64 letters, digits, dots, dashes and underscores, the firs
 
 class BadValue(ValueError):
     """A setting's value, and what is allowed instead."""
+
+
+def is_meant(called: str, names: Iterable[str]) -> str:
+    """What is said behind a name that isn't known, where others are nearly so: `; is chat meant?`"""
+    lower = {name.lower(): name for name in names}
+    found = [lower[name] for name in get_close_matches(called.lower()[:200], lower, 3)]
+    return f"; is {' or '.join(found)} meant?" if found else ""
 
 
 def incarnation_name(engine_id: str, random: str) -> str:

@@ -29,8 +29,16 @@ def declare(p: Parser, metrics: str) -> None:
     p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
 
 
-def run(module: str, p: Parser, serve: Callable[[argparse.Namespace, Log], int], argv: list[str] | None) -> int:
-    """Returns the exit code. `module` is what a keeper starts."""
+def run(
+    module: str,
+    p: Parser,
+    serve: Callable[[argparse.Namespace, Log], int],
+    argv: list[str] | None,
+    check: Callable[[argparse.Namespace], str] = lambda options: "",
+) -> int:
+    """Returns the exit code. `module` is what a keeper starts. `check`: what is wrong with the settings together."""
     options = p.parse_args(argv)
+    if wrong := check(options):
+        p.error(wrong)
     log = Log(module, json=options.log_format == "json")
     return keeper.keep(module, argv, log) if options.restart == keeper.IN_PLACE else serve(options, log)

@@ -1,8 +1,8 @@
 """A client's connection to its server, as far as it is the same for every client: said, heard, ended, and made anew as
 often as the client's machine wants it.
 
-It lives in the thread of a `ClientLoop`. What this file may not do: know a message, or decide when to connect. Used
-by `client_shell.py`.
+It lives in the thread of its loop. What this file may not do: know a message, or decide when to connect. Used
+by `client_shell.py`, and by a server that is itself a client of others (`sidecar/wire/upstream.py`).
 """
 
 import contextlib
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sidecar.kernel import peers
-from sidecar.machine.client_loop import ClientLoop
+from sidecar.machine.loop import Loop
 from sidecar.wire.frames import BadFrame, Channel, Message, PeerTooSlow, close_all
 
 
 class ClientConnection:
-    def __init__(self, loop: ClientLoop, *, heard: Callable[[Any], None], ended: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, *, heard: Callable[[Any], None], ended: Callable[[str], None]) -> None:
         """`heard` gets every message; `ended` is called when the server ended the connection, or spoke nonsense (then
         with what was wrong).
         """

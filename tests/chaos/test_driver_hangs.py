@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockserver.shell import memory
+from evidence.shell import memory
 from tests import emulated_driver
 from tests.chaos.house import House
 from tests.support.processes import ROOT

@@ -280,7 +280,7 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
 HANGS = """
 import sys, time
 from pathlib import Path
-import lockserver.shell.memory as memory
+import evidence.shell.memory as memory
 gate = Path(sys.argv.pop(1))
 def read():
     while gate.exists():

@@ -13,8 +13,8 @@ from tests.support.waiting import readable
 
 pytestmark = pytest.mark.chaos
 
-ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "1000"))
-CRASH_LOOP_S = float(os.environ.get("FAILOVER_CHAOS_CRASH_LOOP_S", "60" if os.environ.get("CI") == "true" else "10"))
+ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "300"))
+CRASH_LOOP_S = float(os.environ.get("FAILOVER_CHAOS_CRASH_LOOP_S", "10"))
 
 
 def kill_holders(house: House, rounds: int) -> None:
@@ -42,7 +42,7 @@ def kill_holders(house: House, rounds: int) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_thousand_kills_of_the_holder_make_a_thousand_successors_and_never_two(house: House) -> None:
+def test_hundreds_of_kills_of_the_holder_make_as_many_successors_and_never_two(house: House) -> None:
     server = house.server()
     before = len(server.descriptors())
     kill_holders(house, ROUNDS)
@@ -56,7 +56,7 @@ def test_holders_and_servers_are_killed_in_turn(house: House) -> None:
     server = house.server(*LONG_WINDOW, warm=True)
     contenders = Contenders(house, "abc")
     last = 0
-    for round in range(ROUNDS // 20):
+    for round in range(ROUNDS // 10):
         event = contenders.next()
         assert event["event"] == "holding" and event["token"] > last, f"round {round}: {event} after {last}"
         last = event["token"]

@@ -15,9 +15,10 @@ import pytest
 
 from evidence.shell.lifefiles import locked_by
 from lockserver import doctor
-from lockserver.cli.guard import NAME as GUARD
+from lockserver.shell.rundir import GUARD
 from sidecar.kernel import process_state
 from sidecar.kernel.lifelock import LifeLock
+from sidecar.terminal.findings import Level
 from tests.chaos.house import House, Server
 from tests.support.descriptors import descriptors_left
 from tests.support.processes import ROOT, Process
@@ -60,7 +61,7 @@ def test_a_stopped_guard_is_named_with_what_to_do(house: House) -> None:
     alarm = alarmed(server, "a is not proven gone after 0.5 s", f"process {pid} ({GUARD})", "is stopped (T)")
     assert f"kill -CONT {pid}" in alarm
     found = [finding for finding in doctor.examine(house.run_dir, 10) if finding.check == "alarm"]
-    assert [(finding.level, finding.found) for finding in found] == [(doctor.Level.FAIL, alarm)]
+    assert [(finding.level, finding.found) for finding in found] == [(Level.FAIL, alarm)]
     assert not b.heard("granted")
     guard.go_on()
     b.granted()

@@ -54,15 +54,7 @@ def mount_over_it(way: Way) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(way.real / "deep")], check=True)
 
 
-ways_to_lead_elsewhere = pytest.mark.parametrize(
-    "lead",
-    [
-        rename_the_directory,
-        rename_an_ancestor,
-        switch_the_symlink,
-        pytest.param(mount_over_it, marks=[pytest.mark.root, needs_root]),
-    ],
-)
+mounted = [pytest.mark.root, needs_root]
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +65,15 @@ def nothing_stays_mounted(house: House) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(deep)], check=True)
 
 
-@ways_to_lead_elsewhere
-@pytest.mark.parametrize("old_server", ["runs", "stopped", "killed"])
+@pytest.mark.parametrize(
+    ("lead", "old_server"),
+    [
+        (rename_the_directory, "runs"),
+        (rename_an_ancestor, "stopped"),
+        (switch_the_symlink, "killed"),
+        pytest.param(mount_over_it, "stopped", marks=mounted),
+    ],
+)
 def test_a_holder_goes_where_its_path_leads_and_nobody_else_is_granted(
     way: Way, lead: Callable[[Way], None], old_server: str
 ) -> None:
@@ -102,7 +101,7 @@ def test_a_holder_goes_where_its_path_leads_and_nobody_else_is_granted(
     assert grant["dead"] == [True] and grant["token"] > token
 
 
-@ways_to_lead_elsewhere
+@pytest.mark.parametrize("lead", [switch_the_symlink, pytest.param(mount_over_it, marks=mounted)])
 def test_a_server_where_the_path_leads_doesnt_grant_while_an_older_one_is_stopped(
     way: Way, lead: Callable[[Way], None]
 ) -> None:

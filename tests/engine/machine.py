@@ -53,7 +53,7 @@ class Harness:
 
     def to(self, state: State) -> "Harness":
         """By the shortest way from Init."""
-        way = [State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
+        way = [State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING, State.SLEEPING]
         if state is State.DEAD:
             self.feed(e.Ended(-9))
         elif state is not State.INIT:

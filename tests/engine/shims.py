@@ -24,7 +24,7 @@ from lockserver.rules.messages import Status
 from sidecar.kernel import process_tree
 from sidecar.wire.sockets import address_of
 from tests.engine.kinds import Kind
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_to_end
 from tests.support.waiting import DEADLINE_S, until
 
 NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "url": ""}
@@ -250,6 +250,12 @@ class House:
         answer = str(json.loads(self.ask(kind.asked, kind.prompt))["choices"])
         self.first_answer = self.first_answer or answer
         assert answer == self.first_answer
+
+    def lockctl(self, *words: str) -> tuple[int, str]:
+        """Its exit code, and what it said."""
+        run_dir = str(self.run_dir)
+        code, out, err = run_to_end(sys.executable, "-m", "lockserver.cli.lockctl", "--run-dir", run_dir, *words)
+        return code, out + err
 
     def status(self) -> Status | None:
         try:

@@ -18,7 +18,7 @@ from engine_shim.cli import pair_doctor, pair_look
 from engine_shim.cli.failover import main as failover
 from engine_shim.cli.pair_process import UP_LOCK, up_pid
 from engine_shim.cli.pair_status import redundancy, serving, waits_for
-from engine_shim.cli.up import CannotStart, PairFiles
+from engine_shim.cli.tree import CannotStart, TreeLock
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
@@ -174,7 +174,7 @@ def test_no_command_waits_for_a_fifo_in_place_of_a_file(
     if name == UP_LOCK:
         assert set(codes.values()) == {1} and f"{tmp_path / name} is no regular file: move it away" in said.err
         with pytest.raises(CannotStart, match=r"up\.lock can't be used: it is no regular file"):
-            PairFiles(tmp_path)
+            TreeLock(tmp_path, "failover up")
     else:
         assert codes == {"status": 3, "doctor": 1, "kill": 1, "top": 1, "down": 0}, said
 

@@ -52,7 +52,7 @@ def mistake(capsys: pytest.CaptureFixture[str], command: object, *words: str) ->
     ("words", "expected"),
     [
         ((), "the following arguments are required: --engine, --engine-id, --run-dir, --probe"),
-        ((*SHIM, "--engine", "nix"), "'nix' is no engine; allowed: reference, vllm, or MODULE:FACTORY"),
+        ((*SHIM, "--engine", "nix"), "'nix' is no engine; allowed: reference, vllm, command, or MODULE:FACTORY"),
         ((*SHIM, "--role", "boss"), "'boss' is unknown; allowed: primary, shadow"),
         ((*SHIM, "--restart", "maybe"), "'maybe' is unknown; allowed: in-place, exit"),
         ((*SHIM, "--engine-id", "a/b"), "'a/b' is no name; allowed:"),
@@ -78,7 +78,7 @@ def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "the following arguments are required: up|status|doctor|down|kill"),
+        ((), "the following arguments are required: up|models|status|doctor|down|kill"),
         (("sit",), "invalid choice: 'sit'"),
         (("up", "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
         (("up", "--run-dir", ""), "--run-dir: it is empty"),
@@ -291,3 +291,8 @@ def test_what_a_pair_lacks_is_said_before_anything_starts(
     said = capsys.readouterr().err
     assert end.value.code == 64 and package.lower() in said.lower() and way in said
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [("models", "--json", "status"), ("models", "status", "--json")])
+def test_a_flag_counts_on_either_side_of_status(words: tuple[str, ...]) -> None:
+    assert failover.parser().parse_args(words).json

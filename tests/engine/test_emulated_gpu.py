@@ -66,7 +66,7 @@ class Gpu:
     def __init__(self, directory: Path) -> None:
         self.house = House(directory)
         self.house.environment.update(emulated_driver.environment(directory, capacity=CAPACITY))
-        self.house.start_gms(Kind("none", "", (), "", ("--devices", DEVICE)))
+        self.house.start_gms(Kind("none", "", (), "", ("--devices", DEVICE, "--share-devices")))
         with GmsClient(self.house.run_dir, DEVICE, "observer") as client:
             client.connected(DEADLINE_S)
         self._observer = Remote(ON_IT, self.house.environment)

@@ -17,7 +17,7 @@ from engine_shim.rules.lifecycle import (
 )
 from tests.engine.machine import CONN, MAIN, WORKER, Harness, at, kinds
 
-LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
+LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING, State.SLEEPING]
 
 
 def dies(harness: Harness) -> bool:
@@ -77,7 +77,7 @@ def test_what_a_tree_left_is_removed_before_the_next_start_and_not_before_the_pr
 def test_steps_come_in_their_order_and_any_other_is_the_end(state: State, to: State) -> None:
     harness = at(state)
     harness.step(to)
-    way = ["Init", "Standby", "Waking", "Active", "Draining", "Active"]
+    way = ["Init", "Standby", "Waking", "Active", "Draining", "Active", "Draining", "Sleeping", "Standby"]
     if (state.value, to.value) in itertools.pairwise(way):
         assert harness.machine.state is to and kinds(harness.said) == []
     else:
@@ -230,8 +230,9 @@ def test_there_is_one_main_process() -> None:
 # -- nothing takes for ever --------------------------------------------------------------------------------------------
 
 
-def test_init_and_waking_have_their_bounds() -> None:
-    for harness in (at(State.INIT, init_timeout_s=9.0), at(State.WAKING, waking_timeout_s=9.0)):
+def test_init_waking_and_sleeping_have_their_bounds() -> None:
+    bounded = (at(State.WAKING, waking_timeout_s=9.0), at(State.SLEEPING, waking_timeout_s=9.0))
+    for harness in (at(State.INIT, init_timeout_s=9.0), *bounded):
         harness.wait(8.9)
         assert harness.said == []
         harness.wait(0.2)

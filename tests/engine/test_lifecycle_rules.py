@@ -22,7 +22,7 @@ from engine_shim.rules.lifecycle import (
 )
 from tests.engine.machine import CONN, MAIN, WORKER, Harness, at, kinds
 
-LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
+LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING, State.SLEEPING]
 
 
 def again(harness: Harness) -> Harness:
@@ -600,3 +600,34 @@ def test_an_active_that_is_silent_or_stuck_is_not_ready() -> None:
     harness = at(State.ACTIVE, stall_s=3.0)
     assert probes.ready(harness.machine, harness.now + 2.9).ok
     assert not probes.ready(harness.machine, harness.now + 3.0).ok
+
+
+# -- a sleep in place --------------------------------------------------------------------------------------------------
+
+
+def test_it_sleeps_in_place_and_the_next_wake_is_no_failover() -> None:
+    harness = at(State.STANDBY)
+    harness.feed(e.LockSeen("engine-b.0123456789abcdef", fencing=True))
+    for state in (State.WAKING, State.ACTIVE):
+        harness.step(state)
+    harness.feed(e.LockSeen(""))
+    for state in (State.DRAINING, State.SLEEPING, State.STANDBY):
+        harness.step(state)
+    assert lives(harness) and probes.ready(harness.machine, harness.now).ok and not harness.machine.url
+    for state in (State.WAKING, State.ACTIVE):
+        harness.step(state)
+    counters = harness.machine.counters
+    assert (counters.starts, counters.deaths, counters.failovers) == (1, 0, 1), "the first wake took over"
+
+
+@pytest.mark.parametrize("state", [State.STANDBY, State.WAKING, State.ACTIVE])
+def test_none_sleeps_that_has_not_drained(state: State) -> None:
+    harness = at(state)
+    harness.step(State.SLEEPING)
+    assert not lives(harness)
+
+
+def test_a_sleep_that_hangs_is_ended_and_that_is_said() -> None:
+    harness = at(State.SLEEPING, waking_timeout_s=9.0)
+    harness.wait(9.1)
+    assert not lives(harness) and "the sleep took longer than 9 s" in harness.machine.why

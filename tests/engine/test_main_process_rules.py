@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engine_shim import membership
-from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WorkerFailed
+from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WokeWrong, WorkerFailed
 from engine_shim.membership import NotAMember
 from engine_shim.rules import messages as m
 from engine_shim.shell import known_engines, main_process
@@ -75,6 +75,9 @@ class Lock:
 
     def serving(self, url: str, kept: tuple[int, int] | None = None) -> None:
         self.book.note(f"lock.serving {url}".strip())
+
+    def give_back(self) -> None:
+        self.book.note("lock.give_back")
 
     def ready(self, ready: bool, needs: dict[str, int] | None = None) -> None:
         self.book.readiness.append(ready)
@@ -277,6 +280,38 @@ def test_a_drain_that_began_after_it_was_called_off_is_taken_back(book: Notebook
     assert "engine.resume" not in switched(book, "drain", "drained"), "one that stands stays"
 
 
+def test_while_a_drain_that_was_called_off_still_runs_the_engine_is_opened_again_and_again(book: Notebook) -> None:
+    """It may shut the engine's door at any moment of that."""
+    main, _, _ = made(book)
+    opened = 0
+
+    def again() -> None:
+        nonlocal opened
+        opened += 1
+        if opened < 4:
+            book.then["engine.resume"] = again
+            return
+        for order in ("drained", "end"):
+            main.orders.put(main_process.Order(order))
+
+    book.then["engine.resume"] = again
+    for order in ("drain", "resume"):
+        main.orders.put(main_process.Order(order))
+    main.live(None)
+    assert opened == 4 and way(book)[-len(END) :] == END
+
+
+def test_a_drain_that_is_called_off_before_it_begins_does_not_begin(book: Notebook) -> None:
+    main, _, lock = made(book)
+    thread = threading.Thread(target=lock.callbacks["on_drain"], args=(5.0,))
+    thread.start()
+    order = main.orders.get(timeout=20)
+    order.off = True
+    order.done.set()
+    thread.join(20)
+    assert book.lines == [] and main.orders.get(timeout=20).what == "drained"
+
+
 def test_the_drain_for_a_switchover_waits_until_the_endpoint_is_withdrawn_and_has_its_own_bound(book: Notebook) -> None:
     main, _, lock = made(book)
     withdrawn = threading.Event()
@@ -324,6 +359,54 @@ def test_a_drain_that_fails_calls_the_switchover_off(book: Notebook) -> None:
     assert failed and main.orders.get(timeout=20).what == "drained"
 
 
+SLEEP = ["lock.serving", f"draining {TOKEN}", "sleeping", "engine.sleep", "lock.give_back"]
+
+
+def test_told_to_sleep_it_gives_the_device_back_then_the_lock_and_waits_for_the_next_grant(book: Notebook) -> None:
+    said = switched(book, "drain", "drained", "sleep")
+    assert said == [*SLEEP, *WAKE, *SERVE, *END]
+
+
+@pytest.mark.parametrize("at", ["sleeping", "engine.sleep", "lock.give_back"])
+def test_what_fails_in_a_sleep_ends_it_and_the_lock_is_not_given_back_after_it(book: Notebook, at: str) -> None:
+    main, _, _ = made(book)
+    for order in ("drain", "sleep"):
+        main.orders.put(main_process.Order(order))
+    book.then[SERVE[-1]] = lambda: book.then.update({at: MemoryError("a rank is gone")})
+    with pytest.raises(MemoryError):
+        main.live(None)
+    assert way(book)[-1] == at
+
+
+def test_one_that_was_to_give_back_and_whose_time_is_over_ends_at_once(book: Notebook) -> None:
+    main, _, lock = made(book)
+    for order in ("drain", "sleep"):
+        main.orders.put(main_process.Order(order))
+    book.then["sleeping"] = lock.callbacks["on_exit"]
+    with pytest.raises(Exit):
+        main.live(None)
+    assert way(book)[-2:] == ["sleeping", "exit 0"]
+
+
+@pytest.mark.parametrize("second", [(1, 2, 3), (1, 2, 4)], ids=["the same", "another"])
+def test_before_it_serves_it_is_asked_what_it_always_answers(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch, second: tuple[int, ...]
+) -> None:
+    answers = [(1, 2, 3), second]
+
+    def known(self: Engine) -> tuple[int, ...]:
+        self.book.note("engine.known")
+        return answers.pop(0)
+
+    monkeypatch.setattr(Engine, "known", known, raising=False)
+    if second == (1, 2, 3):
+        assert switched(book, "drain", "sleep") == [*SLEEP, *WAKE, "engine.known", *SERVE, *END]
+        return
+    with pytest.raises(WokeWrong, match=r"answers \(1, 2, 4\) to what it answered \(1, 2, 3\) to"):
+        switched(book, "drain", "sleep")
+    assert way(book)[-1] == "engine.known", "and no client is admitted"
+
+
 def test_what_the_lock_asks_of_it(book: Notebook) -> None:
     main, engine, lock = made(book)
     for well in (True, False):
@@ -334,6 +417,8 @@ def test_what_the_lock_asks_of_it(book: Notebook) -> None:
     assert main.orders.get(timeout=20).what == "resume"
     lock.callbacks["on_exit"]()
     assert main.orders.get(timeout=20).what == "leave" and book.lines == []
+    lock.callbacks["on_give_back"]()
+    assert main.orders.get(timeout=20).what == "sleep" and book.lines == []
 
 
 def test_who_has_lost_the_lock_says_so_and_ends_at_once(book: Notebook) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lockserver import doctor
 from sidecar.kernel import io_uring, process_tree
+from sidecar.terminal.findings import Level
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
@@ -229,7 +230,7 @@ def test_no_process_of_an_engines_tree_has_io_uring(house: House) -> None:
     assert len(tree) > 1 and a.workers()
     assert all(io_uring.is_filtered(pid) for pid in [a.pid, *tree])
     (found,) = (each for each in doctor.examine(house.run_dir, DEADLINE_S) if each.check == "io_uring")
-    assert found.level is doctor.Level.OK and "seccomp" in found.found
+    assert found.level is Level.OK and "seccomp" in found.found
 
 
 @reference

@@ -23,6 +23,8 @@ IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT
         (State.ACTIVE, EXIT, True, True, True),
         (State.DRAINING, IN_PLACE, True, True, False),
         (State.DRAINING, EXIT, True, True, False),
+        (State.SLEEPING, IN_PLACE, True, True, False),
+        (State.SLEEPING, EXIT, True, True, False),
         (State.DEAD, IN_PLACE, True, True, False),
         (State.DEAD, EXIT, False, False, False),
     ],
@@ -42,7 +44,8 @@ def test_the_port_answers_before_anything_is_started() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "bound_s"), [(State.INIT, 7.0), (State.WAKING, 5.0), (State.STANDBY, 3.0), (State.ACTIVE, 3.0)]
+    ("state", "bound_s"),
+    [(State.INIT, 7.0), (State.WAKING, 5.0), (State.SLEEPING, 5.0), (State.STANDBY, 3.0), (State.ACTIVE, 3.0)],
 )
 def test_a_state_that_lasts_longer_than_it_may_is_not_live(state: State, bound_s: float) -> None:
     harness = Harness(init_timeout_s=7.0, waking_timeout_s=5.0, stall_s=3.0).begin().to(state)

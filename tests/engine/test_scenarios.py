@@ -1,5 +1,5 @@
-"""What becomes of a pair when something of it is killed or stopped: real processes, real signals, with every engine
-that there is (`kinds.py`). After each: exactly one Active, the other ready, and the endpoint answers.
+"""What becomes of a pair when something of it is killed or stopped: real processes, real signals, with the engine that
+has most (`kinds.py`). After each: exactly one Active, the other ready, and the endpoint answers.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 TURNS = 10
-KINDS = [pytest.param(kind, id=kind.name) for kind in kinds.there()]
+KINDS = [pytest.param(kind, id=kind.name) for kind in kinds.there()[-1:]]
 
 
 def settled(house: House, kind: Kind, active: Shim, standby: Shim) -> None:

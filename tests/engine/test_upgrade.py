@@ -32,6 +32,7 @@ from tools import release
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
+    pytest.mark.xdist_group("upgrade"),
     pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine"),
 ]
 CLIENTS = 8

@@ -198,10 +198,6 @@ class Server(EvidenceShell):
 
     def show(self) -> None: ...
 
-    def close(self) -> None:
-        self.server_socket.close()
-        self.connections.close()
-
     def _do_send(self, effect: Send) -> None:
         self.connections.send(effect.conn, effect.message, self.processes.pidfds(effect.processes))
 

@@ -1,12 +1,16 @@
 """One incarnation, and all that a server knows, built alone: who belongs to which, and how their ends are watched."""
 
+from collections.abc import Callable
+
 import pytest
 
 from evidence.rules import events as e
 from evidence.rules.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
 from evidence.rules.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
-from evidence.rules.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
-from tests.evidence.parts import NAME, Known, incarnation, killed, peer
+from evidence.rules.incarnations import BOTH_BACK_S, MOST_MEMBERS, MOST_REMEMBERED, MOST_UNLINKS
+from evidence.rules.record import Known as OnFile
+from evidence.rules.record import Member, Processes
+from tests.evidence.parts import NAME, ON_FILE, Known, incarnation, killed, peer
 
 
 @pytest.fixture
@@ -55,6 +59,36 @@ def test_the_life_lock_tells_of_those_who_keep_it_while_they_live() -> None:
     assert not who.life_lock_tells
     who.members[2].dead = True
     assert who.life_lock_tells
+    nobody = Incarnation("a", "0" * 8, Stage.AWAITED)
+    assert not nobody.life_lock_tells and not nobody.was_alive, "of whom no process is known it tells nothing"
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        lambda who: setattr(who, "stage", Stage.PRESENT),
+        lambda who: setattr(who, "came", False),
+        lambda who: setattr(who, "cannot_talk", "another version"),
+        lambda who: who.members[1].conns.add(7),
+        lambda who: setattr(who.members[2], "dead", False),
+        lambda who: who.members.update({3: who.members.pop(1)}),
+    ],
+    ids=["present", "never came", "can't talk", "talks", "not alone", "no main process"],
+)
+def test_only_a_main_process_that_talks_no_more_and_is_alone_may_have_left(
+    otherwise: Callable[[Incarnation], object],
+) -> None:
+    who = incarnation(members=2)
+    who.stage, who.came, who.life, who.members[2].dead = Stage.LOST, True, Life.FREE, True
+    assert who.may_have_left and who.ends
+    otherwise(who)
+    assert not who.may_have_left and not who.ends
+
+
+def test_a_main_process_that_has_ended_has_not_left() -> None:
+    who = killed(incarnation())
+    who.stage, who.came = Stage.LOST, True
+    assert not who.may_have_left
 
 
 def test_members_are_numbered_upwards_and_no_number_comes_again() -> None:
@@ -62,14 +96,18 @@ def test_members_are_numbered_upwards_and_no_number_comes_again() -> None:
     assert who.add("pidfs:5", 5).number == MAIN + 1, "the main process's number is kept for it"
     assert who.add("pidfs:6", 6, 9).number == 9
     del who.members[9]
-    assert who.add("pidfs:7", 7).number == 10
+    assert who.add("pidfs:7", 7, 4).number == 4
+    assert who.add("pidfs:8", 8).number == 10
     assert who.main is None and who.pid == 0
 
 
 def test_a_process_is_recognised_by_its_inode_and_not_by_its_pid() -> None:
     who = incarnation(members=2)
-    assert who.find(e.Peer(9, "pidfs:2", 99), 0) is who.members[2]
+    assert who.find(e.Peer(9, "pidfs:2", 99), 0) is who.members[2] and who.pid == 1
     assert who.find(e.Peer(9, "pidfs:9", 2), 2) is None, "another process has its pid by now"
+    assert who.find(peer(2, inode=False), 2) is None, "it has an inode"
+    who.members[2].identity = ""
+    assert who.find(peer(2), 2) is None, "it had none"
 
 
 def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> None:
@@ -80,8 +118,9 @@ def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> No
     who.members[2].process = None
     assert who.find(peer(2, inode=False), 0) is None
     assert who.find(peer(2, inode=False), 2) is who.members[2], "it also knows its number"
+    who.members[2].pid = 0
     assert who.find(e.Peer(None, "", 0), 2) is None
-    who.members[2].dead = True
+    who.members[2].pid, who.members[2].dead = 2, True
     assert who.find(peer(2, inode=False), 2) is None
 
 
@@ -124,6 +163,21 @@ def test_a_process_that_joins_again_is_the_same_member(known: Known) -> None:
     assert known.asked(Forget) == [Forget(2)], "one pidfd of it is enough"
 
 
+def test_what_is_known_of_a_process_stays_whoever_brings_its_next_pidfd(known: Known) -> None:
+    who = known.a(members=2)
+    member = who.members[2]
+    known.incarnations.attach(who, member, e.Peer(9, "", 0, dead=True), 0)
+    assert (member.identity, member.pid, member.was_alive, member.dead) == ("pidfs:2", 2, True, False), (
+        "its end is seen"
+    )
+    unknown = who.add("", 0)
+    unknown.dead, who.life, known.context.changed = True, Life.FREE, False
+    known.incarnations.attach(who, unknown, e.Peer(8, "pidfs:8", 0), 88)
+    assert (unknown.identity, unknown.pid, unknown.dead) == ("pidfs:8", 88, False), "here it is, whatever was said"
+    known.incarnations.enter(who, peer(2), 2, 2)
+    assert who.life is Life.HELD and known.context.changed
+
+
 def test_no_child_takes_the_main_processs_number(known: Known) -> None:
     who = known.a()
     assert known.incarnations.enter(who, peer(5), 5, MAIN).number == 2
@@ -134,7 +188,28 @@ def test_no_child_takes_the_main_processs_number(known: Known) -> None:
 def test_only_the_same_process_is_the_main_process_again(known: Known) -> None:
     who = known.a()
     assert known.incarnations.is_main(who, peer(1), "") and not known.incarnations.is_main(who, peer(2), "")
-    assert known.incarnations.is_main(known.incarnations.hear_of("b", "0" * 8), peer(2), "")
+    assert not known.incarnations.is_main(who, peer(1, inode=False), "")
+    heard = known.incarnations.hear_of("b", "0" * 8)
+    assert known.incarnations.is_main(heard, peer(2), "")
+    main = heard.add("", 0, MAIN)
+    assert not known.incarnations.is_main(heard, peer(2), "") and known.incarnations.is_main(
+        heard, peer(2, inode=False), ""
+    )
+    main.pid = 3
+    assert not known.incarnations.is_main(heard, peer(2, inode=False), "")
+    main.dead, main.pid = True, 2
+    assert not known.incarnations.is_main(heard, peer(2, inode=False), "")
+
+
+def test_one_that_was_only_heard_of_is_looked_at_and_shown(known: Known) -> None:
+    known.incarnations.hear_of("b", "0" * 8)
+    known.carry_out()
+    assert known.asked(ProbeLife) == [ProbeLife("b.00000000")]
+    who = known.incarnations.arrives("c", "0" * 8, "s3cret")
+    known.context.changed = False
+    known.incarnations.enter_main(who, peer(3), 3, None)
+    assert who.older and who.name in known.incarnations.absent and known.context.changed, "it lives, and can't talk"
+    assert not known.incarnations.arrives("d", "0" * 8, "").older
 
 
 def test_on_older_kernels_the_secret_tells_who_is_the_main_process(known: Known) -> None:
@@ -149,12 +224,28 @@ def test_whom_the_file_names_is_awaited_and_looked_up(known: Known) -> None:
     assert who.stage is Stage.AWAITED and who.name in known.incarnations.absent
     assert known.asked(LookUp) == [LookUp(NAME, ((1, 51, "pidfs:1"), (2, 52, "pidfs:2")))]
     assert who.members[1].mapped and not who.members[2].mapped
-    assert known.from_file() is who and len(who.members) == 2
+    before = who.members[2]
+    assert known.from_file() is who and list(who.members) == [1, 2] and who.members[2] is before
+    numbered = ON_FILE.members[0], Member(2, "pidfs:2", 2)
+    known.incarnations.from_file(OnFile("b", "0" * 8, [*numbered], "s3cret"), look_up=True)
+    assert known.asked(LookUp)[-1] == LookUp("b.00000000", ((1, 51, "pidfs:1"),)), "by the numbers that there are"
+    assert known.incarnations.known["b.00000000"].secret == "s3cret"
+
+
+def test_one_in_the_file_whose_main_process_is_another_one_now_is_looked_at(known: Known) -> None:
+    who = known.from_file()
+    known.carry_out()
+    known.incarnations.probed(NAME, True)
+    known.carry_out()
+    known.registered("b", 1)
+    assert [look.who for look in known.evidence.plan(known.now).looks] == [who]
 
 
 def test_in_another_pid_namespace_a_number_means_nothing(known: Known) -> None:
     known.from_file(look_up=False)
-    assert not known.asked(LookUp)
+    known.incarnations.from_file(OnFile("b", "0" * 8, [Member(2, "pidfs:2", 2)]), look_up=True)
+    known.evidence.begin(Processes(known.evidence.config.boot_id, [ON_FILE]))
+    assert not known.asked(LookUp), "nor where neither is known"
 
 
 def test_what_became_of_those_who_were_looked_up(known: Known) -> None:
@@ -169,6 +260,16 @@ def test_what_became_of_those_who_were_looked_up(known: Known) -> None:
     assert known.asked(Forget)[-1] == Forget(3)
 
 
+def test_one_whose_processes_are_all_found_to_have_ended_is_forgotten(known: Known) -> None:
+    known.from_file()
+    known.carry_out()
+    known.incarnations.probed(NAME, False)
+    known.carry_out()
+    known.incarnations.looked_up(LookedUp(NAME, gone=(1, 2), alive=()))
+    known.carry_out()
+    assert not known.incarnations.known
+
+
 def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> None:
     who = known.a()
     assert known.incarnations.why_condemned(NAME) == "" == known.incarnations.why_closed(NAME)
@@ -181,6 +282,24 @@ def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> Non
     assert known.incarnations.why_condemned(NAME) == f"{NAME} is gone: its end was proven"
     known.incarnations.reject("b.1", "claimed too much")
     assert known.incarnations.why_condemned("b.1") == "b.1 claimed too much"
+
+
+def test_only_one_whose_main_process_lives_and_talks_no_more_may_open_again(known: Known) -> None:
+    def may() -> bool:
+        return known.incarnations.may_open_again(NAME)
+
+    assert not may()
+    who = known.a()
+    assert not may(), "it is open"
+    known.incarnations.lose(who, Stage.LOST)
+    assert may()
+    known.incarnations.reject(NAME, "lied")
+    assert not may()
+    known.incarnations.rejected.clear()
+    main = who.members.pop(MAIN)
+    assert not may()
+    who.members[MAIN], main.dead = main, True
+    assert not may()
 
 
 def test_one_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
@@ -211,6 +330,23 @@ def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_
     assert who.members[5].process == 5, "it lives: the file is older than it"
     known.incarnations.hand_back(who, 3, peer(3), from_file=False)
     assert who.members[3].process == 3, "where no file tells, each that is handed back is a member"
+    known.incarnations.hand_back(who, 3, peer(7), from_file=False)
+    assert who.members[6].process == 7, "also under a number that another has"
+    for number in range(7, MOST_MEMBERS + 9):
+        who.add("", 0, number)
+    known.incarnations.hand_back(who, 999, peer(99), from_file=False)
+    assert 999 not in who.members and known.asked(Forget)[-1] == Forget(99), "as many as an incarnation may have"
+
+
+def test_on_older_kernels_a_pidfd_that_is_handed_back_goes_by_its_number(known: Known) -> None:
+    who = known.from_file()
+    known.incarnations.hand_back(who, 2, e.Peer(9, "", 0), from_file=True)
+    assert who.members[2].process is None and known.asked(Forget) == [Forget(9)], "the file has its inode"
+    who.members[2].identity = ""
+    known.incarnations.hand_back(who, 2, e.Peer(10, "", 0), from_file=True)
+    known.incarnations.hand_back(who, 7, e.Peer(11, "", 7), from_file=True)
+    known.incarnations.hand_back(who, 2, e.Peer(12, "", 0), from_file=False)
+    assert [who.members[number].process for number in (2, 7, 8)] == [10, 11, 12], "that one is another process"
 
 
 def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_whose_end_needs_a_proof(
@@ -258,8 +394,13 @@ def test_what_outlives_its_main_process_is_killed(known: Known) -> None:
     who = known.a(members=4)
     known.incarnations.died(2)
     known.incarnations.out_of_reach(3, "another PID namespace")
+    later = who.add("pidfs:5", 5)
+    for _ in range(2):
+        known.incarnations.kill_rest(who)
+        assert known.asked(Kill) == [Kill(1), Kill(4)]
+    known.incarnations.attach(who, later, peer(5), 5)
     known.incarnations.kill_rest(who)
-    assert known.asked(Kill) == [Kill(1), Kill(4)]
+    assert known.asked(Kill)[2:] == [Kill(5)], "of which there was no pidfd"
     known.incarnations.out_of_reach(99, "another PID namespace")
 
 

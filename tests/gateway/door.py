@@ -19,7 +19,7 @@ class GatewayProgram(Program):
     def __init__(self, house: House, *more: str, name: str = "gateway", port: int = 0) -> None:
         self.port = port or _free_port()
         address = f"127.0.0.1:{self.port}"
-        place = () if "--run-dir" in more else ("--run-dir", str(house.run_dir))
+        place = () if {"--run-dir", "--pool"} & {*more} else ("--run-dir", str(house.run_dir))
         super().__init__(house, name, "gateway", *place, "--listen", address, "--shutdown-delay-s", "0", *more)
         self.url = f"http://{address}"
         house.add(self)

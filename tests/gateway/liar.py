@@ -11,7 +11,9 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from lockserver.client import LockClient
@@ -275,18 +277,32 @@ class Liar:
     def __init__(self, socket_path: Path, *, lies: bool) -> None:
         self._path = socket_path
         self._lies = lies
+        self._there: set[Writer] = set()
+        self.busy = 0
+        """Requests that it answers."""
 
-    async def serve(self) -> None:
+    async def serve(self, serving: Callable[[], None], sleep: asyncio.Event) -> None:
+        """Until it is to sleep. Then nothing of it listens, and what it has begun breaks off."""
         server = await asyncio.start_unix_server(self._connection, self._path, limit=1 << 24)
-        await server.serve_forever()
+        serving()
+        await sleep.wait()
+        server.close()
+        self._path.unlink()
+        for out in self._there:
+            out.transport.abort()
 
     async def _connection(self, reader: asyncio.StreamReader, out: Writer) -> None:
+        self._there.add(out)
         try:
             while request := (await reader.readuntil(b"\r\n\r\n")).decode():
                 length = re.search(r"content-length: (\d+)", request)
                 body = await reader.readexactly(int(length[1])) if length else b""
-                await self._answer(request, body, out)
-                await out.drain()
+                self.busy += 1
+                try:
+                    await self._answer(request, body, out)
+                    await out.drain()
+                finally:
+                    self.busy -= 1
         except (OSError, asyncio.IncompleteReadError):
             out.close()
 
@@ -305,22 +321,30 @@ class Liar:
         await FAULTS[fault[1]](out, said)
 
 
-def main() -> None:
-    run_dir, engine_id = Path(sys.argv[1]), sys.argv[2]
-    engine.MODEL = os.environ.get("SIM_MODEL", engine.MODEL)
-    client = LockClient(run_dir, engine_id).start()
+async def live(run_dir: Path, engine_id: str) -> None:
+    """Acquires, serves, and sleeps in place when it is told to; and again."""
+    loop, sleep, there = asyncio.get_running_loop(), asyncio.Event(), list[Liar]()
+
+    def drain(timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while there[-1].busy and time.monotonic() < end:
+            time.sleep(0.002)
+
+    client = LockClient(run_dir, engine_id, on_drain=drain, on_give_back=lambda: loop.call_soon_threadsafe(sleep.set))
+    client.start()
     client.ready(True)
-    grant = client.acquire()
-    path = run_dir / f"{engine_id}.{grant.token}.sock"
+    while True:
+        grant = await asyncio.to_thread(client.acquire)
+        path = run_dir / f"{engine_id}.{grant.token}.sock"
+        there.append(Liar(path, lies=engine_id != "honest"))
+        await there[-1].serve(partial(client.serving, f"unix:{path}"), sleep)
+        sleep.clear()
+        client.give_back()
 
-    async def serve() -> None:
-        liar = asyncio.create_task(Liar(path, lies=engine_id != "honest").serve())
-        while not path.exists():
-            await asyncio.sleep(0.001)
-        client.serving(f"unix:{path}")
-        await liar
 
-    asyncio.run(serve())
+def main() -> None:
+    engine.MODEL = os.environ.get("SIM_MODEL", engine.MODEL)
+    asyncio.run(live(Path(sys.argv[1]), sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -367,6 +367,8 @@ def test_of_what_a_client_has_nothing_is_asked_anew(more: dict[str, Any], ids: b
     world, client = broken(COMPLETION, body, (2, None))
     check(client, like)
     assert len(client.events) == len(like.events), "no empty chunk twice"
+    for second in range(3):  # pieces of an engine that comes between, and the first that comes to more
+        check(broken(COMPLETION, body, (2, None), (second, None))[1], like)
     again = [asked for ask in world.asked if (asked := json.loads(ask.body).get("prompt"))][1]
     prompt = 1 + len(tokenizer.encode(PROMPT["prompt"]))  # with the token that begins a text
     assert len(again) == prompt + (2 if ids else 0)

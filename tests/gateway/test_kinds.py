@@ -281,3 +281,9 @@ def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(brea
         assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and b'"engine_lost"' in client.body
     else:
         assert (client.outcome, client.body) == (e.Outcome.ANSWERED, b"".join(events) + b"data: [DONE]\n\n")
+
+
+def test_a_form_that_was_made_to_take_long_does_not() -> None:
+    """Each of its lines could begin a match that reads to the body's end."""
+    body = b'name="model"\r\n' * 75_000
+    assert kinds.kind_of("POST", b"/v1/audio/transcriptions", [], body, request_id="", seed=0).model == ""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gateway.rules import events as e
 from gateway.rules import kinds
 from gateway.rules.machine import Machine
@@ -97,6 +99,7 @@ class World:
         self.serving: SimEngine | None = None
         self.ready: tuple[str, ...] = ()
         self.others = True
+        self.looks_at_lease = 0
         self.forgotten: set[int] = set()
         self.kept = (0, 0)
         """Of how many tokens, in blocks of how many, the KV cache is with which the next engine goes on."""
@@ -105,13 +108,15 @@ class World:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def arrive(self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5) -> SimClient:
+    def arrive(self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5, **more: Any) -> SimClient:
+        """`more`: fields of its kind."""
         number = len(self.clients) + 1
         data = b"" if body is None else json.dumps(body).encode()
         name = f"r{number}"
         headers = [(b"content-type", b"application/json"), (b"x-request-id", name.encode())]
         parses = self.machine.parses.__contains__
         kind = kinds.kind_of(method, path.encode(), headers, data, request_id=name, seed=seed, parses=parses)
+        kind = msgspec.structs.replace(kind, **more)
         client = self.clients[number] = SimClient(number, kind)
         self.feed(e.Arrived(number, kind))
         return client
@@ -131,7 +136,11 @@ class World:
             self.feed(e.Models(it.token, (engine.MODEL,), engine.MAX_LEN))
         return it
 
-    def lock(self, state: str, *, serves: bool = True, plan: e.Plan | None = None) -> None:
+    def rest(self) -> None:
+        """Its engine has given the lock back, and is asleep."""
+        self.lock("FREE", resting=True)
+
+    def lock(self, state: str, *, serves: bool = True, plan: e.Plan | None = None, resting: bool = False) -> None:
         """What the lock says now."""
         self.plan = plan
         holder = self.serving if state != "FREE" else None
@@ -148,6 +157,7 @@ class World:
                 plan=plan,
                 ready=self.ready,
                 others=self.others,
+                resting=resting,
             )
         )
 
@@ -248,6 +258,8 @@ class World:
         elif isinstance(effect, Note):
             assert effect.event != "broken_rule", effect
             self.notes.append(effect)
+        elif isinstance(effect, e.LookAtLease):
+            self.looks_at_lease += 1
         elif isinstance(effect, e.Resumed):
             self.clients[effect.request].gaps += 1
         else:
@@ -304,6 +316,9 @@ class World:
             client.body += effect.data
         elif isinstance(effect, e.End):
             client.ended = "end"
+        elif isinstance(effect, e.HandOn):
+            client.ended = "handed on"
+            assert effect.greeted is bool(client.status)
         elif isinstance(effect, e.Cut):
             client.ended = "cut"
         else:

@@ -40,6 +40,7 @@ class House:
         batch: int = 253,
         held: frozenset[str] = frozenset(),
         granularity: int = 1,
+        ledger: int | None = None,
     ) -> None:
         self.file = file
         self.disk_fails = False
@@ -57,11 +58,18 @@ class House:
         self.sent: dict[int, list[tuple[m.ServerMessage, tuple[str, ...]]]] = {}
         self.notes: list[e.Note] = []
         self.log: list[e.Effect] = []
+        self.ledger = ledger
+        """Bytes that it has for each region; None: there is no ledger."""
+        self.ledger_waits = False
+        """It doesn't answer wishes for more."""
+        self.leased: dict[str, int] = {}
         self.now = 0.0
         self.number = 0
         config = e.Config("gpu", "s1", boot_id=boot, capacity=CAPACITY, granularity=granularity, window_s=WINDOW_S)
         self.machine = Machine(
-            msgspec.structs.replace(config, memory_wait_s=MEMORY_WAIT_S, history_size=50, batch=batch)
+            msgspec.structs.replace(
+                config, memory_wait_s=MEMORY_WAIT_S, history_size=50, batch=batch, leases=ledger is not None
+            )
         )
         self.feed(self._started())
 
@@ -113,6 +121,8 @@ class House:
             return e.MemoryChecked(self.free, held)
         if isinstance(effect, e.CheckPeer):
             return e.PeerChecked(effect.conn, effect.conn not in self.dead | self.closed)
+        if isinstance(effect, e.Lease):
+            return self.lease(effect)
         if isinstance(effect, e.Forget):
             for handle in effect.slabs:
                 del self.slabs[handle]
@@ -126,6 +136,14 @@ class House:
         elif isinstance(effect, e.Note):
             self.notes.append(effect)
         return None
+
+    def lease(self, effect: e.Lease) -> e.Leased | None:
+        """The ledger's answer."""
+        if effect.wish and (self.ledger_waits or effect.bytes > (self.ledger or 0)):
+            return None if self.ledger_waits else e.Leased(effect.wish, "the ledger has none")
+        assert effect.wish or effect.bytes < self.leased[effect.key], "less is given back"
+        self.leased[effect.key] = effect.bytes
+        return e.Leased(effect.wish) if effect.wish else None
 
     def _slab(self, identity: str, size: int) -> e.Slab:
         self.number += 1
@@ -148,9 +166,12 @@ class House:
             if isinstance(region, ExclusiveRegion) and region.pool.owner
         }
         assert {client.process for client in sessions.clients.values() if client.process} | owners == self.processes
+        if self.ledger is not None:
+            made = {key: sum(slab.size for slab in region.slabs) for key, region in machine.regions.items()}
+            assert all(self.leased.get(key, 0) >= size for key, size in made.items()), "memory without a lease"
         assert machine.deadline > self.now, "its deadline has passed already"
         coming = sum(slab.size for region in machine.regions.values() for slab in region.hand_backs.kept)
-        told = sum(region.bytes for region in machine.status().regions)
+        told = sum(each.bytes for each in machine.status().regions if machine.regions[each.key].awaited is None)
         assert told == sum(size for _, size in self.slabs.values()) - coming
 
     # -- what tests do ---------------------------------------------------------------------------------------------

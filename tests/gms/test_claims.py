@@ -1,6 +1,4 @@
-"""Claims of a pool: the verdict on each (`gms/rules/claims.py`), and a process's side
-(`gms/rules/pool_client_machine.py`).
-"""
+"""Claims of a pool: the verdict on each (`gms/rules/claims.py`), and a process's side (`exclusive_client.py`)."""
 
 from typing import Any
 
@@ -9,10 +7,10 @@ import pytest
 from gms.rules import client_events as c
 from gms.rules import messages as m
 from gms.rules.claims import Do, verdict
+from gms.rules.client_machine import GRACE_S
 from gms.rules.exclusive import SECOND_DEATH_S, doubt_of
-from gms.rules.pool_client_machine import RELEASE_AGAIN_S, PoolClientMachine
+from gms.rules.exclusive_client import RELEASE_AGAIN_S, ExclusiveClient
 from gms.rules.pools import Owner, Phase, Pool, Shape
-from gms.rules.region_client import GRACE_S
 from gms.rules.sessions import Client
 from gms.rules.weights import Slab
 
@@ -95,15 +93,15 @@ def hello_back(**more: Any) -> m.Welcome:
     return m.Welcome(**{**said, "generation": 0, "hash": "", "recovering": False, **more})
 
 
-def in_touch(**welcome: Any) -> PoolClientMachine:
-    machine = PoolClientMachine("e1", 1, "kv", writes_end=True)
+def in_touch(**welcome: Any) -> ExclusiveClient:
+    machine = ExclusiveClient("e1", 1, "kv", writes_end=True)
     machine.handle(c.Tick(), 0.0)
     machine.handle(c.Connected(), 0.0)
     machine.handle(c.Heard(hello_back(**welcome)), 0.0)
     return machine
 
 
-def owning() -> PoolClientMachine:
+def owning() -> ExclusiveClient:
     machine = in_touch()
     machine.handle(WANT, 0.0)
     effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=False, why_empty="new", fds=3)), 0.0)
@@ -117,7 +115,7 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     assert not machine.handle(c.Tick(), 5.0)
     no, release = machine.handle(c.Tick(), 5.0 + GRACE_S)
     assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
-    away = PoolClientMachine("e1", 1, "kv", writes_end=True)
+    away = ExclusiveClient("e1", 1, "kv", writes_end=True)
     away.handle(c.Disconnected(), 0.0)
     away.handle(WANT, 0.0)
     assert any(isinstance(effect, c.No) for effect in away.handle(c.Tick(), 5.0))
@@ -149,7 +147,7 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
     machine.handle(c.Tick(), 2.0)
     (hello,) = machine.handle(c.Connected((6,)), 2.0)
     assert isinstance(hello, c.Say) and isinstance(hello.message, m.Hello) and hello.message.have == 6
-    welcome = hello_back(generation=6, recovering=True)
+    welcome = hello_back(generation=6, hash="a", recovering=True)
     back = machine.handle(c.Heard(welcome), 2.0)[-1]
     assert isinstance(back, c.Say) and (back.generation, back.first, back.count) == (6, 0, 3)
     assert isinstance(back.message, m.HandBack) and back.message.token == 10

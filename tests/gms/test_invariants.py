@@ -8,12 +8,13 @@ from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import status, versions
 from gms.rules.context import Context
-from gms.rules.hand_back import MOST_HAND_BACKS
 from gms.rules.invariants import Invariants, harmless, in_words
 from gms.rules.record import Record, Region
+from gms.rules.recovery import MOST_HAND_BACKS
 from gms.rules.sessions import MOST_CLIENTS, MOST_OBSERVERS
 from gms.rules.weights import Layout, Slab
 from sidecar.machine.context import Time
+from sidecar.machine.plan import Plan
 from tests.gms.machine_shell import House, document, memory_of, restarted
 
 
@@ -77,13 +78,13 @@ def spoilt(make: Callable[[], House], **fields: object) -> House:
     ],
 )
 def test_a_broken_rule_is_named(house: Callable[[], House], rule: str) -> None:
-    assert rule in Invariants(house().machine.device).broken([])
+    assert rule in Invariants(house().machine.device).look([])
 
 
 def test_the_writer_is_connected() -> None:
     house = being_written()
     del house.machine.sessions.clients[1]
-    assert "the writer is not connected" in Invariants(house.machine.device).broken([])
+    assert "the writer is not connected" in Invariants(house.machine.device).look([])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_what_is_told_is_on_disk_and_what_is_committed_stays(
 ) -> None:
     house = make()
     house.machine.device.file.says = Record(101, (on_disk,)) if on_disk is not None else Record(5)
-    assert rule in Invariants(house.machine.device).broken([effect])
+    assert rule in Invariants(house.machine.device).look([effect])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_what_must_hold_of_a_pool_is_looked_at_from_the_outcome(effect: e.Effect
         device.file.says = Record(101)
     elif spoil == "owner":
         setattr(device.regions["kv"].pool, "owner", None)  # type: ignore[attr-defined]  # noqa: B010
-    found = Invariants(device).broken([effect])
+    found = Invariants(device).look([effect])
     assert rule in found if rule else found == ""
 
 
@@ -148,7 +149,7 @@ def test_two_writes_are_never_under_way_together() -> None:
 def test_questions_have_a_bound() -> None:
     house = House()
     house.machine.device.questions.extend([None] * 65)  # type: ignore[list-item]
-    assert "questions" in Invariants(house.machine.device).broken([])
+    assert "questions" in Invariants(house.machine.device).look([])
 
 
 def test_what_is_done_in_spite_of_a_mistake_harms_nobody() -> None:
@@ -242,17 +243,25 @@ def test_long_lists_are_cut_and_say_so() -> None:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
+def step(strangers: versions.Strangers) -> None:
+    while True:
+        plan = Plan(strangers._context.now, strangers._context.alarms)
+        strangers.plan(plan)
+        if not plan.carry_out():
+            return
+
+
 def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(context: Context) -> None:
     strangers = versions.Strangers(context)
     for start in range(5):  # as far apart as kubelet starts a container that always fails
         context.begin(Time(300.0 * start, 0.0))
-        strangers.step()
+        step(strangers)
         assert start == 0 or f"b (pid {start})" in context.alarms["protocol"]
         strangers.came(m.Hello(protocol=98, engine_id="b", pid=start + 1))
-        strangers.step()
+        step(strangers)
         assert context.alarms["protocol"].count("b (pid ") == 1, "each start of an engine takes the last one's place"
     strangers.talks("b")
-    strangers.step()
+    step(strangers)
     assert "protocol" not in context.alarms
 
 
@@ -260,9 +269,9 @@ def test_strangers_are_named_for_a_while_and_not_without_end(context: Context) -
     strangers = versions.Strangers(context)
     for number in range(100):
         strangers.came(m.Hello(protocol=98, engine_id=f"e{number}", pid=number))
-    strangers.step()
+    step(strangers)
     alarm = context.alarms["protocol"]
     assert "e99" in alarm and "e1 " not in alarm and len(alarm) <= 2000
     context.begin(Time(versions.REMEMBERED_S, 0.0))
-    strangers.step()
+    step(strangers)
     assert not context.alarms

@@ -201,6 +201,19 @@ def test_an_owner_that_was_never_told_that_it_has_adopted_owns_nothing() -> None
     assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
+def test_an_owner_that_this_server_had_found_and_turned_away_is_known_by_no_second_pidfd_once_it_releases() -> None:
+    """The file was an older one. (Found by the simulator.)"""
+    old, owned = owned_by_one()
+    harness = Harness(old.record, e.FoundOwner("kv", process=7))
+    for conn in (2, 1):
+        harness.comes(conn, have=owned.generation)
+    harness.back(2, owned.generation, "m0", "m1", "m2")
+    answer = harness.back(1, owned.generation, "m0", "m1", "m2", token=12)
+    assert isinstance(answer, m.Refused) and harness.pool.owner is not None and harness.pool.owner.process == 7
+    effects = harness.feed(e.Received(1, m.ReleasePool()))
+    assert [effect.process for effect in effects if isinstance(effect, e.ForgetProcess)] == [7]
+
+
 def test_what_became_of_an_owner_that_no_kernel_names_is_doubted_and_its_contents_go_to_no_other() -> None:
     old, owned = owned_by_one()
     harness = Harness(old.record, e.FoundOwner("kv"))

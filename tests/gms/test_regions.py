@@ -119,6 +119,18 @@ def test_an_old_or_foreign_file_is_unreadable_and_says_of_which_format_it_is() -
         record.decode(b'{"given": 7, "generation": 6, "hash": "", "format": 1, "check": "00"}')
 
 
+def test_that_a_file_cant_be_read_is_not_forgotten_when_a_pool_is_written_and_the_server_dies_in_the_window() -> None:
+    """Its successor reads a good file, which doesn't tell of the readers that are on their way. (The simulator's.)"""
+    house = House(b"{")
+    house.hello(1, key="kv-0", policy="exclusive")
+    house.says(1, m.ClaimPool(digest="a", sizes=[5], table_size=4096, token=1, proven=True, timeout_s=1.0))
+    new = House(house.file)
+    new.hello(2)
+    assert new.says(2, m.Open(mode="rw")) is None and "may still be on their way" in new.status.waiting_for[0]
+    new.later(WINDOW_S)
+    assert isinstance(new.last(2), m.Opened) and not new.on_disk.unreadable
+
+
 # -- one is dropped ----------------------------------------------------------------------------------------------------
 
 

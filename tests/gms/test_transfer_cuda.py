@@ -27,10 +27,11 @@ class Pod:
         self.run_dir = directory / "run"
         self.run_dir.mkdir()
         self.environment = {**os.environ, **emulated_driver.environment(directory, capacity=256 * MIB)}
-        command = [sys.executable, "-m", "gms", "--run-dir", str(self.run_dir), "--devices", "cuda"]
-        self.gms = subprocess.Popen(command, cwd=ROOT, env=self.environment, stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "gms", "--run-dir", str(self.run_dir), "--devices", "cuda", "--share-devices"]
+        with (directory / "log").open("w") as log:
+            self.gms = subprocess.Popen(command, cwd=ROOT, env=self.environment, stderr=log)
         until(lambda: self._listens() or self.gms.poll() is not None, "it listens")
-        assert self.gms.poll() is None
+        assert self.gms.poll() is None, (directory / "log").read_text()
 
     def _listens(self) -> bool:
         named = devices(self.run_dir)
@@ -68,3 +69,15 @@ def test_a_checkpoint_goes_to_a_gpu_and_comes_back_byte_for_byte(pod: Pod, tmp_p
     assert contents(out) == contents(file)
     verified = pod.gmsctl("verify")
     assert verified.returncode == 3, "no sums are made on a GPU"
+
+
+@pytest.mark.slow
+def test_a_snapshot_goes_to_disk_and_comes_back_byte_for_byte_with_its_sums(pod: Pod, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "in.safetensors", dense_7b(16), 2, {"format": "pt"})
+    for words in (("put", file), ("save", tmp_path / "snapshot"), ("clear",), ("restore", tmp_path / "snapshot")):
+        done = pod.gmsctl(*words)
+        assert done.returncode == 0, done.stderr
+    out = tmp_path / "out.safetensors"
+    assert pod.gmsctl("get", out).returncode == 0 and contents(out) == contents(file)
+    verified = pod.gmsctl("verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -23,14 +23,16 @@ def expressions() -> Iterator[str]:
         yield from (target["expr"] for target in panel["targets"])
 
 
-def unserved(pages: Iterable[str]) -> list[str]:
-    """What none of these pages of metrics has, in sentences."""
+def unserved(pages: Iterable[str], programs: str) -> list[str]:
+    """What is asked of these programs (`lock|gms`), and none of their pages of metrics has, in sentences."""
+    of_theirs = re.compile(rf"\bfailover_({programs})_")
     served: dict[str, list[dict[str, str]]] = {}
     for page in pages:
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 served.setdefault(sample.name, []).append(sample.labels)
-    return sorted({sentence for expression in expressions() for sentence in _missing(expression, served)})
+    theirs = (expression for expression in expressions() if of_theirs.search(expression))
+    return sorted({sentence for expression in theirs for sentence in _missing(expression, served)})
 
 
 def _missing(expression: str, served: dict[str, list[dict[str, str]]]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from k8s.lint.node import Document
 from tests.k8s.manifests import SHIPPED, documents
 from tests.k8s.test_variants import BASE, differing
 
-pytestmark = pytest.mark.timeout(600)  # hundreds of changes each, and a machine may be busy
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # hundreds of changes each, and a machine may be busy
 SPEC = "Deployment/*.spec.template.spec"
 ANYONE = f"{SPEC}.*ontainers.*"
 OUT, CHANGED = "out", "changed"

@@ -21,7 +21,18 @@ from tests.support.processes import ROOT
 from tools.local_pod import image
 
 IMAGES = ROOT / "k8s" / "images"
-VLLM_BRINGS = {"msgspec", "prometheus_client", "pynvml", "cuda", "torch", "vllm", "uvicorn", "httptools", "numpy"}
+VLLM_BRINGS = {
+    "msgspec",
+    "prometheus_client",
+    "pynvml",
+    "cuda",
+    "torch",
+    "vllm",
+    "uvicorn",
+    "httptools",
+    "numpy",
+    "yaml",
+}
 """What vLLM's own requirements, or torch's, bring into its image."""
 OURS = set(image.OURS)
 NOT_THERE = {"reference_engine", "gateway"}

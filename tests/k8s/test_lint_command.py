@@ -1,24 +1,34 @@
-"""`python -m k8s.lint`: what it prints, and its exit codes."""
+"""`python -m k8s.lint`: what it prints, and its exit codes; asked in this process, which has loaded the schemas."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from k8s.lint.__main__ import main
 from sidecar.terminal.extras import how_to_get
 from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
 from tests.support.processes import ROOT
 
 
-def lint(*words: str, stdin: str = "", code: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "k8s.lint", *words], input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=240
-    )
-    assert done.returncode == code, done
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+def lint(*words: str, stdin: str | bytes = "", code: int = 0) -> tuple[str, str]:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))),
+    ):
+        try:
+            ended = main(list(words))
+        except SystemExit as ends:
+            ended = int(ends.code or 0)
+    assert ended == code, (ended, out.getvalue(), err.getvalue())
+    return out.getvalue(), err.getvalue()
 
 
 def test_a_good_file_ends_with_0() -> None:
@@ -45,7 +55,6 @@ def test_json_has_every_finding() -> None:
     assert error["line"] > 1 and error["file"].endswith("image-empty.yaml")
 
 
-@pytest.mark.slow
 def test_standard_input_and_directories(tmp_path: Path) -> None:
     out, _ = lint("-", stdin=POD)
     assert out.startswith("1 file: 0 errors")
@@ -62,12 +71,9 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"# caf\xe9\n")
     _, err = lint(str(tmp_path), code=2)
     assert err == f"k8s.lint: {tmp_path}/b.yaml is no text in UTF-8: byte 5 is 0xe9\n"
-    with (tmp_path / "b.yaml").open("rb") as file:
-        done = subprocess.run([sys.executable, "-m", "k8s.lint", "-"], stdin=file, capture_output=True, cwd=ROOT)
-    assert done.returncode == 2 and b"standard input is no text in UTF-8" in done.stderr
+    assert "standard input is no text in UTF-8" in lint("-", stdin=b"# caf\xe9\n", code=2)[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "\n", "# nothing but words\n", "---\n---\n", "apiVersion: v1\nkind: List\nitems: []\n"]
 )
@@ -78,7 +84,6 @@ def test_a_file_without_an_object_is_an_error(text: str, tmp_path: Path) -> None
     assert out == f"{path}:1: error: there is nothing in it\n2 files: 1 error, 0 warnings\n"
 
 
-@pytest.mark.slow
 def test_what_one_file_lacks_may_be_in_another(tmp_path: Path) -> None:
     claim, rest = GOOD.split("---", 1)
     (tmp_path / "claim.yaml").write_text(claim)
@@ -95,13 +100,11 @@ def test_have_names_what_the_cluster_has(tmp_path: Path) -> None:
     lint(str(path), "--have", "ServiceAccount/me")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.34", "1.35", "v1.36", "1.37.2"])
 def test_every_version_that_serves_the_claims_takes_the_example(version: str) -> None:
     lint("--kubernetes", version, str(SHIPPED / "one-gpu.yaml"))
 
 
-@pytest.mark.slow
 def test_what_is_right_in_v1_says_so_in_an_older_version() -> None:
     claim = edited(POD, {"ResourceClaimTemplate.apiVersion": "resource.k8s.io/v1beta1"})
     out, _ = lint("-", stdin=claim, code=1)
@@ -115,7 +118,6 @@ def test_a_version_before_the_claims_says_so() -> None:
     assert "has no ResourceClaimTemplate in version resource.k8s.io/v1" in out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -159,39 +161,46 @@ cat > "$0.input"; echo "$@" > "$0.words"; printf '%s\\n' "$SAYS" >&2; exit "$COD
 """
 
 
-def with_server(tmp_path: Path, says: str, code: int, *words: str) -> subprocess.CompletedProcess[str]:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(KUBECTL)
-    kubectl.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SAYS": says, "CODE": str(code)}
-    command = [sys.executable, "-m", "k8s.lint", "--server", *words, str(HERE / "cases" / "good.yaml")]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=60)
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Path]:
+    """What kubectl says of it, and its exit code. What kubectl was told is beside this path."""
+
+    def says(said: str, code: int) -> Path:
+        kubectl = tmp_path / "kubectl"
+        kubectl.write_text(KUBECTL)
+        kubectl.chmod(0o755)
+        for name, value in {"PATH": f"{tmp_path}:/usr/bin:/bin", "SAYS": said, "CODE": str(code)}.items():
+            monkeypatch.setenv(name, value)
+        return kubectl
+
+    return says
 
 
-def test_the_api_server_is_asked_without_anything_being_made(tmp_path: Path) -> None:
-    done = with_server(tmp_path, "The Deployment llm is invalid: spec.replicas: Invalid value: -1", 1)
-    assert done.returncode == 1
-    assert "good.yaml:1: error: the API server says: The Deployment llm is invalid: spec.replicas" in done.stdout
-    words = (tmp_path / "kubectl.words").read_text().split()
+Cluster = Callable[[str, int], Path]
+CASE = str(HERE / "cases" / "good.yaml")
+
+
+def test_the_api_server_is_asked_without_anything_being_made(cluster: Cluster) -> None:
+    kubectl = cluster("The Deployment llm is invalid: spec.replicas: Invalid value: -1", 1)
+    out, _ = lint("--server", CASE, code=1)
+    assert "good.yaml:1: error: the API server says: The Deployment llm is invalid: spec.replicas" in out
+    words = kubectl.with_suffix(".words").read_text().split()
     assert words[0] == "apply" and "--dry-run=server" in words and "--validate=strict" in words
-    assert (tmp_path / "kubectl.input").read_text() == (HERE / "cases" / "good.yaml").read_text()
+    assert kubectl.with_suffix(".input").read_text() == Path(CASE).read_text()
 
 
-def test_what_the_api_server_warns_of_is_a_warning_and_what_it_takes_is_nothing(tmp_path: Path) -> None:
-    done = with_server(tmp_path, "Warning: spec.x: deprecated", 0)
-    assert done.returncode == 0 and "good.yaml:1: warning: the API server says: Warning: spec.x" in done.stdout, done
-    done = with_server(tmp_path, "Warning: spec.x: deprecated", 0, "--errors-only")
-    assert (done.returncode, done.stdout) == (0, "1 file: 0 errors, 0 warnings\n")
+def test_what_the_api_server_warns_of_is_a_warning_and_what_it_takes_is_nothing(cluster: Cluster) -> None:
+    cluster("Warning: spec.x: deprecated", 0)
+    assert "good.yaml:1: warning: the API server says: Warning: spec.x" in lint("--server", CASE)[0]
+    assert lint("--server", "--errors-only", CASE)[0] == "1 file: 0 errors, 0 warnings\n"
 
 
-def test_a_server_that_cant_be_asked_is_said(tmp_path: Path) -> None:
-    done = with_server(tmp_path, "The connection to the server localhost:8080 was refused", 1)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "can't ask its server: The connection to the server localhost:8080 was refused" in done.stderr
-    command = [sys.executable, "-m", "k8s.lint", "--server", str(HERE / "cases" / "good.yaml")]
-    environment = {"PATH": str(tmp_path / "nowhere")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-    assert done.returncode == 2 and "--server needs kubectl, and there is none in PATH" in done.stderr
+def test_a_server_that_cant_be_asked_is_said(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster("The connection to the server localhost:8080 was refused", 1)
+    out, err = lint("--server", CASE, code=2)
+    assert out == "" and "can't ask its server: The connection to the server localhost:8080 was refused" in err
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "--server needs kubectl, and there is none in PATH" in lint("--server", CASE, code=2)[1]
 
 
 def test_without_yaml_it_says_how_to_get_it() -> None:

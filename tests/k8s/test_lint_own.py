@@ -29,7 +29,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     # commands
     ({f"{LOCK}.command": ["lockserver", "--mertics", ":9400"]}, "unrecognized arguments: --mertics"),
     ({f"{LOCK}.command": ["lockserver", "--memory", "gpu"]}, "'gpu' is unknown"),
-    ({f"{LOCK}.env": DROP}, "--run-dir"),
+    ({f"{LOCK}.env": DROP}, "FAILOVER_RUN_DIR is missing"),
     ({f"{GMS}.command": ["gms", "--devices", "host:a b"]}, "host:a b"),
     ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", "9000", "--"]}, "is no address"),
     ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--max-model-len"]}, "go behind --"),

@@ -15,10 +15,13 @@ import pytest
 import yaml
 
 from engine_shim.shell.metrics import registry_of
+from gateway.rules.events import LeaseSeen
+from gateway.shell.lease import Lease
 from gateway.shell.metrics import Counts, collect
 from gateway.shell.server import Gateway
 from gms.shell.metrics import _Collector as GmsCollector
 from lockserver.shell.metrics import Metrics
+from pool.shell.metrics import Metrics as PoolMetrics
 from tests.engine.machine import Harness
 from tests.k8s.manifests import SHIPPED
 from tests.support.processes import ROOT
@@ -35,11 +38,15 @@ METRIC = re.compile(r"\b(?:failover|gateway)_[a-z]+_[a-z_]+\b")
 def served() -> dict[str, str]:
     """Each metric that our programs have, and its kind, as their collectors say it."""
     door = MagicMock(pairs=[MagicMock()])
+    machine = MagicMock(other=lambda now: None, intent=None)
+    leased = MagicMock(_machine=machine, _host="h", _gate=LeaseSeen(), _offset_s=0.0, _strangers=0)
     families = [
         *Metrics(Path()).registry.collect(),
         *GmsCollector(Path("nowhere"), ["host:0"]).collect(),
         *registry_of(Harness().machine).collect(),
         *collect(Counts(), Gateway._values(door)),
+        *PoolMetrics().collect(),
+        *collect(Counts(), Lease.values(leased)),
     ]
     return {family.name: family.type for family in families}
 
@@ -52,9 +59,10 @@ def test_each_metric_that_is_asked_for_is_served() -> None:
 
 def test_all_metrics_have_one_prefix_and_what_counts_events_is_a_counter() -> None:
     kinds = served()
-    assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door)_", name)] == []
+    assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door|pool)_", name)] == []
     counters = {name for name, kind in kinds.items() if kind == "counter"}
-    events = r"_(failovers|severed|deaths|starts|grants|fencings|adoptions|drops|commits|aborts|refusals|requests)$"
+    events = r"_(failovers|severed|deaths|starts|grants|fencings|adoptions|drops|commits|aborts|refusals|requests"
+    events += r"|strangers)$"
     assert {name for name in kinds if re.search(events, name) and not name.endswith("pending_drops")} <= counters
     assert [name for name in kinds if name.endswith("_total")] == []  # the client library appends it, to counters alone
 

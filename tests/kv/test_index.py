@@ -10,6 +10,7 @@ import pytest
 from engine_shim.kv.publishing import Step
 from engine_shim.vllm_engine import kv_index
 from engine_shim.vllm_engine.kv_index import KvIndex, Order
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from tests.kv.engines import Chain
 from tests.support.filtered import filtered
 from tests.support.waiting import until
@@ -51,7 +52,7 @@ def index(chain: Chain, pool: Any) -> KvIndex:
     run_dir = chain.house.run_dir
     kv_index.order_file(run_dir, "e").parent.mkdir(exist_ok=True)
     kv_index.forget_order(run_dir, "e")
-    return KvIndex(pool, {"hash": "sha256"}, run_dir, "host:0", "e")
+    return KvIndex(pool, {"hash": "sha256"}, WorkerSettings(str(run_dir), "e", True, ("host:0",)))
 
 
 def told(

@@ -3,12 +3,12 @@
     python -m tests.lockctl.engine RUN_DIR ENGINE_ID {obedient|slow|stubborn|sick}
 
 obedient drains at once; slow drains when a line comes on its standard input; stubborn does not end when it is told to;
-sick raises when it is to drain.
+sick raises when it is to drain. All sleep when they are told to, and ask again.
 """
 
 import os
-import signal
 import sys
+import threading
 
 from lockserver.client import LockClient
 
@@ -26,13 +26,21 @@ def main(run_dir: str, engine_id: str, kind: str) -> None:
         if kind != "stubborn":
             os._exit(0)
 
+    to_sleep = threading.Event()
     client = LockClient(
-        run_dir, engine_id, on_drain=drain, on_resume=lambda why: say(f"serves on: {why}"), on_exit=end
+        run_dir,
+        engine_id,
+        on_drain=drain,
+        on_resume=lambda why: say(f"serves on: {why}"),
+        on_exit=end,
+        on_give_back=to_sleep.set,
     ).start()
     say("registered")
-    say(f"granted {client.acquire().token}")
     while True:
-        signal.pause()
+        say(f"granted {client.acquire().token}")
+        to_sleep.wait()
+        to_sleep.clear()
+        client.give_back()
 
 
 def say(line: str) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evidence.shell.lifefiles import life_files
-from lockserver.cli.guard import NAME as GUARD
 from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rules import messages as m
-from lockserver.shell.rundir import LIFE, SOCKET
+from lockserver.shell.rundir import GUARD, LIFE, SOCKET
 from sidecar.kernel.lifelock import LifeLock
 from tests.support.processes import Program, run_to_end
 from tests.support.waiting import DEADLINE_S, until
@@ -85,6 +84,14 @@ class House:
         """The process is killed in the end, if it isn't dead by then."""
         self._pidfds.append(os.pidfd_open(pid))
         return self._pidfds[-1]
+
+    def pidfds(self, pids: list[int]) -> list[int]:
+        """The same for several, without those that are gone by now."""
+        found = []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                found.append(self.pidfd(pid))
+        return found
 
     def status(self) -> m.Status:
         with Observer(self.run_dir) as observer:

@@ -14,11 +14,12 @@ import pytest
 
 from evidence.shell.lifefiles import life_files
 from lockserver import doctor
-from lockserver.doctor import Level
 from lockserver.observer import TIMEOUT_S
 from lockserver.shell.rundir import HOLDER, LIFE
 from sidecar.kernel import io_uring, peers
+from sidecar.kernel.filesystems import filesystem
 from sidecar.kernel.lifelock import LifeLock
+from sidecar.terminal.findings import Finding, Level
 from tests.lockctl.programs import House
 from tests.support.children import Child
 from tests.support.processes import gone
@@ -206,7 +207,7 @@ def test_it_disturbs_nothing(house: House) -> None:
 # -- what other kernels and machines have ------------------------------------------------------------------------------
 
 
-def findings(house: House, name: str) -> list[doctor.Finding]:
+def findings(house: House, name: str) -> list[Finding]:
     return [finding for finding in doctor.examine(house.run_dir, TIMEOUT_S) if finding.check == name]
 
 
@@ -269,8 +270,8 @@ def test_a_gpu_that_lets_one_process_in_fails(house: House, monkeypatch: pytest.
 
 
 def test_the_filesystem_of_a_path_is_the_one_mounted_nearest() -> None:
-    assert doctor.filesystem(Path("/proc/self/status"))[0] == "proc"
-    assert doctor.filesystem(Path("/"))[1] == "/"
+    assert filesystem(Path("/proc/self/status"))[0] == "proc"
+    assert filesystem(Path("/"))[1] == "/"
 
 
 @pytest.mark.parametrize(("free", "when"), [(0, "until then"), (1 << 20, "with nothing free")])
@@ -280,7 +281,7 @@ def test_a_run_directory_that_is_nearly_full_says_where_to_make_room_and_why(
     space = os.statvfs_result((1, 1, 1 << 20, free, free, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: space)
     found = doctor.room(tmp_path)
-    assert found.do == f"make room in {doctor.filesystem(tmp_path)[1]}; {when} a takeover depends on one spare file"
+    assert found.do == f"make room in {filesystem(tmp_path)[1]}; {when} a takeover depends on one spare file"
 
 
 @pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
@@ -303,6 +304,6 @@ def test_where_the_kernel_refuses_io_uring_the_doctor_says_so(
     assert "disabled is 2" not in about_io_uring(house).found.partition("(")[0]
 
 
-def about_io_uring(house: House) -> doctor.Finding:
+def about_io_uring(house: House) -> Finding:
     (found,) = (each for each in doctor.examine(house.run_dir, TIMEOUT_S) if each.check == "io_uring")
     return found

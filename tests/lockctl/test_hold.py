@@ -175,7 +175,7 @@ if sys.argv[1] == "stays":
 def test_what_the_command_leaves_behind_is_killed_before_the_next_one_runs(served: House, how: str) -> None:
     stays = "goes" if how == "it ends" else "stays"
     holder = served.hold("engine-a", command=(sys.executable, "-c", LEAVES_CHILDREN, stays))
-    left = [served.pidfd(int(pid)) for pid in holder.out.with_words("started").split()[1:]]
+    left = served.pidfds([int(pid) for pid in holder.out.with_words("started").split()[1:]])
     second = served.hold("engine-b")
     if how == "lockctl is killed":
         holder.kill()

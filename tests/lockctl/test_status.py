@@ -25,6 +25,8 @@ OURS = [
     "token",
     "waiters_total",
     "memory_why",
+    "resting",
+    "resting_why",
 ]
 HOLDER = ["engine_id", "incarnation", "token", "granted_at", "pid", "members", "endpoint"]
 

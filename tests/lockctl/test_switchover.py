@@ -1,4 +1,4 @@
-"""`lockctl switchover`: done, refused, called off; each with its reason and its exit code."""
+"""`lockctl switchover`, `sleep` and `wake`: done, refused, called off; each with its reason and its exit code."""
 
 import json
 import signal
@@ -157,3 +157,42 @@ def test_a_server_that_goes_meanwhile_is_2(house: House) -> None:
     server.kill()
     assert switchover.ends() == 2
     assert "went away" in switchover.err.rest()
+
+
+def test_sleep_and_wake_say_each_step_and_the_engine_is_granted_again_with_a_newer_token(house: House) -> None:
+    server = house.serve()
+    holder = engine(house, "engine-a")
+    first = int(holder.out.with_words("granted").split()[1])
+    code, out, err = house.ask("sleep", "--why", "the batch has it")
+    assert (code, err) == (0, "")
+    assert [line.split("  ")[0] for line in out.splitlines()] == ["draining", "giving back", "asleep"]
+    assert out.splitlines()[-1] == "asleep     the lock is at rest: the batch has it"
+    code, out, _ = house.ask("status")
+    assert code == 1 and out.startswith("FREE  at rest, and no engine is granted until it is waked: the batch has it")
+    assert "`lockctl wake` ends the rest" in out
+    server.kill()
+    house.serve()
+    house.until(lambda status: status.resting and len(status.waiters) == 1, "at rest under the next server")
+    code, out, _ = house.ask("wake")
+    assert (code, out.split()[0]) == (0, "waked")
+    assert int(holder.out.with_words("granted").split()[1]) > first
+
+
+def test_a_sleep_is_called_off_by_a_wake_and_refused_while_one_is_under_way(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "slow")
+    sleep = house.lockctl("sleep", "--drain-timeout", "3600")
+    sleep.out.with_words("draining")
+    code, out, _ = house.ask("sleep")
+    assert (code, out) == (4, "refused    a sleep is under way already\n")
+    assert house.ask("wake")[0] == 0
+    assert sleep.ends() == 4 and sleep.out.rest() == "aborted    it was waked"
+    holder.out.with_words("serves on: it was waked")
+
+
+def test_what_runs_under_hold_is_ended_by_a_sleep_and_the_lock_is_at_rest(house: House) -> None:
+    house.serve()
+    command, _ = house.holds("engine-a")
+    assert house.ask("sleep")[0] == 0
+    command.ends()
+    house.until(lambda status: status.state == "FREE" and status.resting, "at rest")

@@ -73,6 +73,8 @@ class Engine:
     secret: str = ""
     token: int = 0
     """Its token for the lock `active`, once it was told."""
+    gave_back: int = 0
+    """That of the grant that it gave back."""
     wakes: bool | None = True
     """What it answers to `Prepare`; None: nothing, until the test lets it (`looks`)."""
     processes: list[Process] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Engine:
             "claims": {ACTIVE: self.token} if self.token else {},
             "secret": self.secret,
             "mapped": True,
+            "gave_back": self.gave_back,
         }
         return m.Register(**{**said, **changed})
 
@@ -149,6 +152,14 @@ class Engine:
     def acquire(self, **needs: int) -> "Engine":
         self.says(m.Acquire(needs=needs))
         return self
+
+    def gives_back(self, why: str = "") -> None:
+        """Its engine is asleep."""
+        self.gave_back, self.token = self.token, 0
+        for copies in self.harness.named.values():
+            copies.discard(self.main)
+        if self.connected and self.harness.up:
+            self.says(m.Release(lock=ACTIVE, token=self.gave_back, why=why))
 
     def keeps(self, keep: m.Keep, processes: list[Process]) -> None:
         """As `session.py` does it: instead of those before, or in addition to them."""
@@ -476,6 +487,7 @@ class Harness:
         if engine.token == token:
             return
         self._check_alone(engine)
+        assert token > engine.gave_back, f"{engine.name} is told of the grant that it gave back"
         assert all(token > earlier for earlier in self.tokens), f"token {token} after {self.tokens}"
         assert engine.token == 0, f"{engine.name} had token {engine.token} already, and got {token}"
         self.tokens.append(token)

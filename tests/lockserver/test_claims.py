@@ -13,7 +13,7 @@ from lockserver.rules.claims import Claims
 from lockserver.rules.events import Close
 from lockserver.rules.lock import Lock, Phase
 from lockserver.rules.messages import ACTIVE, INIT
-from lockserver.rules.permit import PermitLock
+from lockserver.rules.rest import Rest
 from sidecar.wire.versions import Spoken
 from tests.evidence.parts import NAME, killed, peer
 from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
@@ -41,9 +41,12 @@ class Entrance(Turns):
     def __init__(self, active: Lock | None = None) -> None:
         super().__init__()
         self.active = active or Lock(ACTIVE)
-        self.permit = PermitLock(INIT)
+        self.permit = Lock(INIT)
         self.newest = 0
-        self.claims = Claims(self.context, self.active, self.permit, lambda: self.newest)
+        rest = Rest(self.context)
+        self.claims = Claims(
+            self.context, self.active, self.permit, rest, lambda: self.newest, lambda who, why: self.active.give_back()
+        )
         self.admission = Admission(self.evidence, Spoken(m.OLDEST, m.PROTOCOL), self.claims)
 
     def register(
@@ -199,9 +202,9 @@ def test_a_holder_that_is_back_silences_the_alarms_about_it() -> None:
     assert list(entrance.context.alarms) == ["persist"]
 
 
-def test_a_claim_with_another_token_than_ones_own_is_a_lie() -> None:
+def test_a_claim_with_an_older_token_than_ones_own_is_a_lie() -> None:
     entrance = entrance_with_holder(Phase.IN_DOUBT)
-    assert why(entrance.register(active=8)) == "the token is 7, not 8"
+    assert why(entrance.register(active=6)) == "the token is 7, not 6"
     assert "claimed a lock that it does not hold" in entrance.incarnations.why_condemned(NAME)
     assert why(entrance.register(active=9)) == entrance.incarnations.why_condemned(NAME), "whatever it claims next"
     assert why(entrance.register(active=7)) == entrance.incarnations.why_condemned(NAME)

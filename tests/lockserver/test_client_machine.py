@@ -398,7 +398,7 @@ def test_a_holder_that_knocks_at_another_server_which_never_answers_ends_before_
 
 def test_where_nobody_serves_nobody_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
     client.holder().away(same=False)
-    assert client.knock_in_vain_until(100.0, there=c.There.NOBODY) is None
+    assert client.knock_in_vain_until(100.0, there=c.There.NO_SERVER) is None
     client.tell(c.Disconnected(c.There.ANOTHER))  # there is a server now, and it doesn't open
     began = client.now
     ended = client.knock_in_vain_until(200.0, same=False)

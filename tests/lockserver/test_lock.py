@@ -9,7 +9,6 @@ from evidence.rules.incarnation import Incarnation, Stage
 from lockserver.rules.invariants import Invariants
 from lockserver.rules.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
 from lockserver.rules.messages import ACTIVE, INIT
-from lockserver.rules.permit import PermitLock
 from lockserver.rules.queue import Waiter
 from lockserver.rules.succession import Succession
 from sidecar.machine.disk_writes import DiskWrites
@@ -50,6 +49,7 @@ STEPS: dict[str, tuple[Callable[[Lock], object], set[Phase], Phase]] = {
     "release": (lambda lock: lock.release(), {IN_DOUBT, FENCING}, FREE),
     "release, and doubt": (lambda lock: lock.release(UNNAMED), {IN_DOUBT, FENCING}, IN_DOUBT),
     "settle": (lambda lock: lock.settle(), {IN_DOUBT}, FREE),
+    "give back": (lambda lock: lock.give_back(), {HELD}, FREE),
 }
 
 
@@ -73,11 +73,6 @@ def test_each_transition_is_made_from_its_phases_and_from_no_other(phase: Phase,
 def test_a_phase_that_the_table_does_not_have_is_never_reached(before: Phase, after: Phase) -> None:
     made = any(before in allowed and to is after for _, allowed, to in STEPS.values())
     assert made is (after in MAY_FOLLOW[before]), "the table says as much as the transitions, and no more"
-
-
-def test_the_permits_table_says_as_much_as_its_transitions_too() -> None:
-    more = {before: after - MAY_FOLLOW[before] for before, after in PermitLock.may_follow.items()}
-    assert {before: after for before, after in more.items() if after} == {HELD: {FREE}}
 
 
 # -- what each transition leaves behind --------------------------------------------------------------------------------
@@ -186,18 +181,10 @@ def test_nobody_is_proven_gone_where_nobody_is_known_to_hold() -> None:
         lock.release()
 
 
-def test_only_a_permit_may_be_given_back_and_only_by_its_holder() -> None:
-    permit = PermitLock(INIT)
-    in_phase(HELD, permit)
-    permit.give_back()
-    assert permit.phase is FREE and permit.holder is None
-    with pytest.raises(WrongTransition):
-        in_phase(HELD).release()
-    for phase in (FREE, GRANTING, FENCING):
-        permit = PermitLock(INIT)
-        in_phase(phase, permit)
-        with pytest.raises(WrongTransition):
-            permit.give_back()
+def test_what_is_given_back_has_no_holder_and_keeps_its_token() -> None:
+    lock = in_phase(HELD)
+    lock.give_back()
+    assert (lock.holder, lock.endpoint, lock.granted_at, lock.verified, lock.token) == (None, None, "", False, 7)
 
 
 def test_where_the_holder_serves_is_news_once() -> None:

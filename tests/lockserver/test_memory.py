@@ -2,7 +2,7 @@
 stand-in.
 
 The module `pynvml` of these tests is a fake: no machine without NVIDIA's driver can have NVML, and what is tested
-here is only what `lockserver/shell/memory.py` makes of its answers. The real one is asked by the tests that need a GPU.
+here is only what `evidence/shell/memory.py` makes of its answers. The real one is asked by the tests that need a GPU.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from lockserver.shell import memory
-from lockserver.shell.memory import NoReader, reader
+from evidence.shell import memory
+from evidence.shell.memory import NoReader, reader
 from sidecar.kernel import host_usage
 from sidecar.terminal.extras import how_to_get
 

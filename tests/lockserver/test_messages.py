@@ -162,7 +162,6 @@ def test_needs_that_can_be_are_taken() -> None:
         {**REGISTER, "life": [1, 2, 3]},
         {**HAND_BACK, "token": -1},
         {**HAND_BACK, "numbers": ["1"]},
-        {"type": "Release", "lock": "active"},
         {"type": "Serving", "url": "u" * 2001},
         {"type": "Prepared", "round": 1, "ok": False, "why": "w" * 2001},
         {"type": "Switchover", "drain_timeout_s": -1},

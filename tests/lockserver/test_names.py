@@ -2,9 +2,9 @@
 
 import pytest
 
+from evidence.rules.free_memory import READ_EVERY_S, FreeMemory
 from lockserver.rules.events import MemoryRead, NamesTaken, ReadMemory, TakeNames
 from lockserver.rules.exclusion import RETRY_S, Exclusion
-from lockserver.rules.free_memory import READ_EVERY_S, FreeMemory
 from tests.lockserver.parts import Turns
 
 

@@ -512,10 +512,10 @@ def test_on_older_kernels_the_secret_of_the_grant_tells_the_holder(kernel: Kerne
 
 
 @every_kernel
-def test_a_claim_with_another_token_than_the_files_is_refused(kernel: Kernel) -> None:
+def test_a_claim_with_an_older_token_than_the_files_is_refused(kernel: Kernel) -> None:
     harness, a = held(kernel)
     harness.restart()
-    a.register(claims={ACTIVE: a.token + 1})
+    a.register(claims={ACTIVE: a.token - 1})
     assert "token" in a.refused and harness.state == "RECOVERING"
 
 

@@ -260,7 +260,9 @@ class LockWorld(RuleBasedStateMachine):
     # -- people ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.harness.up)
-    @rule(what=st.sampled_from([m.Switchover(drain_timeout_s=3.0), m.AbortSwitchover(), m.Watch(), m.AskStatus()]))
+    @rule(
+        what=st.sampled_from([m.Switchover(drain_timeout_s=3.0), m.AbortSwitchover(), m.Sleep(), m.Wake(), m.Watch()])
+    )
     def somebody_asks(self, what: m.ClientMessage) -> None:
         if self.asker not in self.harness.conns:
             self.asker = self.harness.observer()
@@ -273,6 +275,16 @@ class LockWorld(RuleBasedStateMachine):
             drain = engine.last(m.Drain)
             assert drain is not None
             engine.says(m.Drained(round=drain.round, ok=ok))
+
+    @rule(index=pick, asks_again=st.booleans())
+    def a_holder_gives_back(self, index: int, asks_again: bool) -> None:
+        """Asked to or not."""
+        engine = self.one([x for x in self.living() if x.token and not x.heard(m.Exit)], index)
+        if engine is not None:
+            engine.gives_back()
+            self.wanting[engine] = 1
+            if asks_again and engine in self.present():
+                engine.acquire(**self.needs(engine))
 
     # -- the machine's own world -----------------------------------------------------------------------------------
 
@@ -319,6 +331,13 @@ class LockWorld(RuleBasedStateMachine):
         assert len(told) <= 1, told
 
     @invariant()
+    def a_lock_at_rest_is_no_engines_and_stays_so_across_a_crash(self) -> None:
+        if self.harness.up and (machine := self.harness.machine).succession.rest.why:
+            assert machine.active.phase not in (Phase.GRANTING, Phase.HELD)
+            on_disk = machine.disk.done == machine.disk.asked and not machine.disk.failing
+            assert not on_disk or (self.harness.record is not None and self.harness.record.resting)
+
+    @invariant()
     def a_server_at_rest_sleeps(self) -> None:
         if not self.harness.up:
             return
@@ -349,6 +368,9 @@ class LockWorld(RuleBasedStateMachine):
         if self.asker in harness.conns:
             harness.receive(self.asker, m.AbortSwitchover())
         for _ in range(3):
+            if self.asker not in harness.conns:
+                self.asker = harness.observer()
+            harness.receive(self.asker, m.Wake())
             self.engines_come_to_rest()
             harness.advance(WINDOW_S + SETTLE_S + BOUND_S + 10)
             if "--grant-unproven" in harness.alarms:  # a person has looked, and says that nobody is awake
@@ -356,6 +378,7 @@ class LockWorld(RuleBasedStateMachine):
         self.clients_end_when_they_are_told()
         waiting = [engine.name for engine in self.present() if engine in self.wanting]
         holding = [engine for engine in self.living() if engine.token]
+        unheard = [engine.name for engine in self.living() if engine.gave_back and engine.name not in engine.main.locks]
         told = [engine.name for engine in holding]
         if holding and all(
             engine.name in engine.main.locks for engine in holding
@@ -363,7 +386,7 @@ class LockWorld(RuleBasedStateMachine):
             assert harness.state == "HELD", (
                 f"{told} holds and is back, and the lock is {harness.state}: {harness.waiting_for}"
             )
-        assert told or not waiting, (
+        assert told or unheard or not waiting, (
             f"{waiting} is ready, nobody holds, and the lock is {harness.state}: {harness.waiting_for}"
         )
 
@@ -524,6 +547,7 @@ class ClientWorld(RuleBasedStateMachine):
                 m.Prepare(round=1),
                 m.Drain(round=1, timeout_s=1.0),
                 m.Resume(why="off"),
+                m.GiveBack(round=1),
                 m.Vouched(child=1),
                 m.Keep(mark=1, tree="x.00000001", numbers=[1]),
                 m.Keep(mark=2, tree="y.00000002", numbers=[1, 2]),
@@ -548,6 +572,7 @@ class ClientWorld(RuleBasedStateMachine):
                 c.SetServing("u"),
                 c.Checked(1, True),
                 c.DrainEnded(1, True),
+                c.GaveBack(),
                 c.VouchFor(1, 77),
             ]
         )

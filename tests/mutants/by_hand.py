@@ -185,8 +185,8 @@ BY_HAND = (
         "gms/rules/pools.py",
         "        self.token, self.dropped = record.token,",
         "        self.token, self.dropped = 0,",
-        tests=("tests/gms/test_pool_machine.py",),
-        in_process=True,
+        seeds=1500,
+        world="gms",
     ),
     Mutant(
         "pools-what-cant-be-told-is-doubted",
@@ -230,8 +230,8 @@ BY_HAND = (
         "gms/rules/exclusive.py",
         "            self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
         "            self._adopted(Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
-        tests=("tests/gms/test_pool_machine.py",),
-        in_process=True,
+        seeds=1500,
+        world="gms",
     ),
     Mutant(
         "pools-released-on-disk-first",
@@ -239,8 +239,8 @@ BY_HAND = (
         "gms/rules/exclusive.py",
         "        self.write(becomes, Released(client.conn))\n",
         "        self._released(Released(client.conn))\n",
-        tests=("tests/gms/test_pool_machine.py",),
-        in_process=True,
+        seeds=1500,
+        world="gms",
     ),
     Mutant(
         "gms-number-on-disk",
@@ -264,8 +264,8 @@ BY_HAND = (
         "hindrances-are-told",
         "what keeps callers out, or keeps a grant from them, is an alarm while it lasts",
         "sidecar/machine/shell.py",
-        "                self.feed(context.Hindered(hindrance))\n",
-        "                pass\n",
+        "            self.feed(context.Hindered(hindrance))\n",
+        "            pass\n",
         tests=("tests/sidecar/test_shell.py", "tests/chaos/test_hindered.py"),
     ),
     Mutant(
@@ -280,7 +280,7 @@ BY_HAND = (
         "bodies-go-with-their-connection",
         "what is held of a client goes with its connection",
         "sidecar/http/http_requests.py",
-        "        self._let_go()\n        self._parser = None\n        self._ask, self._go_on = anybody, nothing\n",
+        "        self._let_go()\n        self._parser = None\n        self._ask, self._go_on = every_caller, nothing\n",
         "        self._bodies.hold(self._client, -self._held)\n",
         tests=("tests/sidecar/test_http_requests.py", "tests/gateway/test_bounds.py"),
     ),
@@ -470,7 +470,7 @@ BY_HAND = (
     Mutant(
         "driver-in-a-thread",
         "a driver that hangs as it is loaded keeps no server from starting",
-        "lockserver/shell/memory.py",
+        "evidence/shell/memory.py",
         "found.get(timeout=patience_s)",
         "found.get()",
         tests=("tests/chaos/test_driver_hangs.py",),
@@ -636,8 +636,8 @@ BY_HAND = (
         also=(
             (
                 "engine_shim/shell/main_process.py",
-                "            engine.wake()\n        at =",
-                "            pass\n        at =",
+                "            engine.wake()\n        if isinstance(engine, AnswersKnown)",
+                "            pass\n        if isinstance(engine, AnswersKnown)",
             ),
         ),
         tests=("tests/engine/test_main_process_rules.py",),

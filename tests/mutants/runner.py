@@ -35,20 +35,24 @@ TESTS = {
     "evidence": ("evidence", "lockserver"),
     "gms": ("gms",),
     "engine_shim": ("engine", "kv"),
-    "gateway": ("gateway",),
+    "fleet": ("fleet",),
+    "gateway": ("gateway", "fleet"),
+    "pool": ("pool",),
     "sidecar": ("sidecar", "lockserver", "gms"),
+    "dual_pods": ("dual_pods",),
+    "vram": ("vram",),
 }
 """Whose tests try the mutants of a package."""
 NOT_THESE = "not slow and not chaos and not root and not torch and not vllm"
 FILES = rules()
-WORLD_OF = {"lockserver": "lock", "evidence": "lock", "gms": "gms", "sidecar": "lock"}
+WORLD_OF = {"lockserver": "lock", "evidence": "lock", "gms": "gms", "sidecar": "lock", "vram": "vram"}
 SEEDS = 20
 """Schedules of a world that show which lines it runs; a mutant gets more of them."""
-CALLS = 50
+CALLS = 300
 MUTANT_SEEDS = 150
 TESTS_S = 6.0
 """What the tests of one mutant may take together, as far as their own durations say."""
-LOOKED_AT_S = 2.0
+LOOKED_AT_S = 4.0
 """Of processor. What takes longer is left to the whole of the tests."""
 COMPUTES_S = 40
 """Of its own processor time: one that goes round in a circle counts as noticed, and a busy machine notices nothing."""
@@ -225,8 +229,8 @@ def loaded() -> dict[tuple[str, str], list[FunctionType]]:
 
 
 class watching:
-    """Which lines of the rules' files run, in the first calls of each function: later ones bring little that is new,
-    and to note each line takes several times as long as to run it.
+    """Which lines of the rules' files run. A function is watched until so many calls of it in a row have brought no new
+    one: to note each line takes several times as long as to run it.
     """
 
     def __init__(self, seen: dict[str, set[int]]) -> None:
@@ -244,11 +248,10 @@ class watching:
         return local if calls <= CALLS else None
 
     def _in(self, lines: set[int]) -> Callable[..., Any]:
-        add = lines.add
-
         def local(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-            if event == "line":
-                add(frame.f_lineno)
+            if event == "line" and frame.f_lineno not in lines:
+                lines.add(frame.f_lineno)
+                self._calls[id(frame.f_code)] = 0
             return local
 
         return local

@@ -6,14 +6,14 @@ import weakref
 import pytest
 
 from sidecar.http.http_exchange import Request
-from sidecar.http.http_requests import Bodies, Heads, LetIn, Refused, RequestReader, anybody
+from sidecar.http.http_requests import Bodies, Heads, LetIn, Refused, RequestReader, every_caller
 
 MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 6000
 HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: h\r\nX-Name: Some\r\n"
 
 
 class Reading:
-    def __init__(self, bodies: Bodies | None = None, let_in: LetIn = anybody, heads: Heads | None = None) -> None:
+    def __init__(self, bodies: Bodies | None = None, let_in: LetIn = every_caller, heads: Heads | None = None) -> None:
         self.told_to_go_on = 0
         self.bodies = bodies or Bodies(MOST_BODIES, MOST_BODIES)
         self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, let_in, self._go_on, heads)

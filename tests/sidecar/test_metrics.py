@@ -32,7 +32,7 @@ def test_a_registry_is_served_in_the_programs_own_loop_which_answers_live_as_wel
             asking.sendall(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
             assert not select.select([asking], [], [], 0)[0], "nobody answers while the loop does not turn"
             while not select.select([asking], [], [], 0)[0]:
-                for fd, what in loop.poll(20):
+                for fd, what in loop.poll(0.02):
                     loop.handlers[fd](what)
             assert expected in asking.recv(65536)
     with pytest.raises(metrics.MetricsUnavailable, match=f"can't listen on 127.0.0.1:{address[1]}"):

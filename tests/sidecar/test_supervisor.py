@@ -110,3 +110,15 @@ def test_children_die_with_their_supervisor(programs: Path) -> None:
 @pytest.mark.parametrize(("code", "said"), [(0, "exit code 0"), (-15, "SIGTERM"), (-40, "signal 40")])
 def test_how_something_ended_in_words(code: int, said: str) -> None:
     assert how_it_ended(code) == said
+
+
+@pytest.mark.parametrize("child", [Child("a", ("m",), {"A=B": "x\0y"}), Child("a", ("m", "a\0b"))])
+def test_a_child_that_cant_be_started_is_said_and_tried_again_and_the_others_run(programs: Path, child: Child) -> None:
+    (programs / "talks.py").write_text("print('one')")
+    kept = Kept(child, Child("b", ("talks",)))
+    before = len(os.listdir("/proc/self/fd"))
+    kept.turn(time.monotonic())
+    assert kept.lines[0].startswith("a: it can't be started: ") and kept.ends[0][:2] == ("a", "exit code 1")
+    assert not child.pid and child.start_at < NEVER
+    kept.run_until_all_have_ended()
+    assert "b: one" in kept.lines and len(os.listdir("/proc/self/fd")) <= before

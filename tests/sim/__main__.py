@@ -1,7 +1,7 @@
 """`make sim SEEDS=...`: runs schedules of the simulator and says what it found.
 
     python -m tests.sim --seeds 20000                    seeds 0 to 19999 of each world, on every core
-    python -m tests.sim --world gms --seeds 5000:6000    those seeds of one world: lock or gms
+    python -m tests.sim --world gms --seeds 5000:6000    those seeds of one world: lock, gms or vram
     python -m tests.sim --world gms --seed 4711          one schedule, event by event (of the lock unless it is named)
 
 One seed is one schedule and replays exactly. Exits 1 when something that must hold did not, with the seeds.
@@ -22,13 +22,14 @@ from types import FrameType
 
 from tests.sim.gms_world import GmsWorld
 from tests.sim.schedule import Violation
+from tests.sim.vram_world import VramWorld
 from tests.sim.world import World
 
 CHUNK = 250
 STUCK_S = 60
 """A schedule takes milliseconds: one that takes so long goes round in a circle, and is a finding like any other."""
 SAYS_SO_EVERY_S = 60
-WORLDS: dict[str, type[World] | type[GmsWorld]] = {"lock": World, "gms": GmsWorld}
+WORLDS: dict[str, type[World] | type[GmsWorld] | type[VramWorld]] = {"lock": World, "gms": GmsWorld, "vram": VramWorld}
 
 
 class Stuck(BaseException):

@@ -40,6 +40,12 @@ class Tree:
     """The token with which a server has said that it holds."""
     granted: int = 0
     holds: bool = False
+    awake: tuple[Process, int] | None = None
+    """The process that has what an engine needs to be awake, and where that is mapped."""
+    sleeps: bool = False
+    """It is giving back: nothing more is taken."""
+    gave_back: bool = False
+    """The last grant: a server that knows an older file, and what a waiter kept, takes it for the holder."""
     looked_at: float = -1.0
     """When the server last heard that its engine could wake."""
     begun: bool = False
@@ -130,7 +136,7 @@ class Slot:
             client.ever_held |= effect.lock == m.ACTIVE
             self._got(client, tree, effect)
         elif isinstance(effect, c.Without) and effect.lock == m.ACTIVE:
-            anew = not tree.children and world.others.random() < 0.5
+            anew = not (tree.children or client.ever_held) and world.others.random() < 0.5
             again = self._asks_anew if anew else self._wait
             client.process.after(rng.random() * 0.05, lambda: again(client, tree))
         elif isinstance(effect, c.Check):
@@ -141,6 +147,8 @@ class Slot:
             client.process.after(rng.random() * 0.2, lambda: client.feed(c.DrainEnded(in_round, ok)))
         elif isinstance(effect, c.End):
             client.process.exit()
+        elif isinstance(effect, c.GiveItBack):
+            client.process.after(world.others.random() * 0.2, lambda: self._sleep(client, tree))
         elif isinstance(effect, c.Lost):
             world.lost(tree, effect.why)
             client.process.exit()
@@ -159,8 +167,10 @@ class Slot:
         elif world.got(tree, got.token):
             children = [process for process in tree.processes[1:] if process.alive and process not in tree.forks]
             taker = children[0] if self.memory_in_child and children else client.process
-            taker.after(rng.random() * 0.02, lambda: self._take(taker, tree, NEED))
+            taker.after(rng.random() * 0.02, lambda: self._wake(taker, tree, got.token))
             client.process.after(rng.random() * 0.05, lambda: client.feed(c.SetServing(tree.name)))
+            if world.others.random() < 0.05:  # there is no room for it, say
+                client.process.after(world.others.random(), lambda: self._sleep(client, tree))
 
     def _initialise(self, client: SimClient, tree: Tree) -> None:
         rng = self.world.rng
@@ -185,7 +195,7 @@ class Slot:
 
     def _asks_anew(self, client: SimClient, before: Tree) -> None:
         """A program that asks for a moment only, with a client of its own each time."""
-        if client.ever_held or client.stopped:
+        if client.stopped:
             return
         client.close()
         before.let_go, before.processes, before.closed_at = True, before.processes[1:], self.world.kernel.now
@@ -198,6 +208,35 @@ class Slot:
             process.allocate_mapped(DEVICE, size)
         except OSError:
             process.exit()
+
+    def _wake(self, process: Process, tree: Tree, token: int) -> None:
+        if tree.granted == token and not tree.sleeps:
+            self._take(process, tree, NEED)
+            tree.awake = (process, process.memory.last_mapping)
+
+    def _sleep(self, client: SimClient, tree: Tree) -> None:
+        """The rank that has the memory unmaps it, if it runs; then the main process gives the lock back."""
+        if not tree.holds or client.stopped:
+            return
+        tree.sleeps = True
+        rank, mapping = tree.awake or (client.process, 0)
+
+        def unmap() -> None:
+            if mapping:
+                rank.unmap(mapping)
+            tree.awake = None
+            if client.process.alive:
+                client.process.after(self.world.others.random() * 0.02, give_back)
+
+        def give_back() -> None:
+            if tree.holds and not client.stopped:
+                tree.holds, tree.granted, tree.gave_back, tree.sleeps = False, 0, True, False
+                client.feed(c.GaveBack())
+
+        if rank.alive:
+            rank.after(0.0, unmap)
+        else:
+            client.process.exit()  # a tree lives and dies as a whole
 
     def _fork(self, client: SimClient, tree: Tree) -> None:
         """A grandchild by fork: it has the socket, and the life lock."""

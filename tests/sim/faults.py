@@ -5,9 +5,7 @@ what must hold in spite of it stands in `world.py`.
 """
 
 import contextlib
-import errno
 import math
-from typing import TYPE_CHECKING
 
 from evidence.rules.standing import Me
 from lockserver.rules import client_events as c
@@ -15,17 +13,11 @@ from lockserver.rules import messages as m
 from tests.sim.actors import HOLDER, RUN, SOCKET, SimClient
 from tests.sim.engines import DEVICE, Slot, Tree
 from tests.sim.process import Process
-
-if TYPE_CHECKING:
-    from tests.sim.world import World
+from tests.sim.tree_faults import TreeFaults
 
 
-class Faults:
-    def __init__(self, world: "World") -> None:
-        self.world = world
-        self.rng = world.rng
-        self.kernel = world.kernel
-        self._backups: list[bytes] = []
+class Faults(TreeFaults):
+    file, device = HOLDER, DEVICE
 
     def any(self) -> None:
         roll = self.rng.random()
@@ -38,15 +30,10 @@ class Faults:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def _victims(self) -> list[Process]:
-        mains = [slot.tree.main for slot in self.world.slots if slot.tree is not None]
-        return [process for process in mains + self.world.spawned[-6:] if process.alive]
-
     def _slot_of_the_holder(self) -> Slot | None:
-        for slot in self.world.slots:
-            if slot.tree is not None and slot.tree.holds and slot.tree.main.alive:
-                return slot
-        return None
+        slots: list[Slot] = self.world.slots
+        holders = (slot for slot in slots if slot.tree is not None and slot.tree.holds and slot.tree.main.alive)
+        return next(holders, None)
 
     def _holder(self) -> Tree | None:
         slot = self._slot_of_the_holder()
@@ -55,7 +42,7 @@ class Faults:
     def _kill_the_holder(self) -> None:
         holder, rng = self._holder(), self.rng
         if holder is None:
-            return self._kill_anybody()
+            return self._kill_any()
         self.world.note_fault(f"kill the holder {holder.name}")
         step_s = rng.choice((None, None, 0.3))
         if rng.random() < 0.15 and holder.main.alive:
@@ -65,13 +52,6 @@ class Faults:
             for process in holder.processes[1:]:
                 self.kernel.kill(process)
         return None
-
-    def _kill_anybody(self) -> None:
-        victims = self._victims()
-        if victims:
-            victim = self.rng.choice(victims)
-            self.world.note_fault(f"kill {victim}")
-            self.kernel.kill(victim, step_s=self.rng.choice((None, 0.2)))
 
     def _kill_the_server(self) -> None:
         rng, server, holder = self.rng, self.world.server, self._holder()
@@ -122,12 +102,6 @@ class Faults:
         if process.alive:
             self.world.say(f"continue {process}")
             self.kernel.cont(process)
-
-    def _kill_all(self) -> None:
-        self.world.note_fault("everything is killed at once")
-        server = self.world.server
-        for process in [*self._victims(), *([server.process] if server else [])]:
-            self.kernel.kill(process)
 
     def _pin(self, process: Process) -> None:
         """A driver that keeps memory for a while after its owner is gone."""
@@ -191,70 +165,56 @@ class Faults:
         )
         admin.after(self.rng.random() * 0.6, admin.exit)
 
+    def rest(self) -> None:
+        """The lock is to be at rest, for a while or until the faults end; perhaps the caller leaves too early."""
+        rng, admin = self.world.others, self.kernel.spawn("admin")
+        try:
+            fd = admin.connect(f"{RUN}/{SOCKET}")
+        except OSError:
+            admin.exit()
+            return
+        self.world.note_fault("a sleep is asked for")
+        admin.send(fd, m.Observe(protocol=m.PROTOCOL))
+        admin.send(fd, m.Sleep(drain_timeout_s=rng.random() * 0.4))
+        admin.after(rng.random() ** 2 * 2, admin.exit)
+        if rng.random() < 0.7:
+            self.kernel.after(rng.random() * 2, self.wake)
+
+    def wake(self) -> None:
+        admin = self.kernel.spawn("admin")
+        with contextlib.suppress(OSError):
+            fd = admin.connect(f"{RUN}/{SOCKET}")
+            self.world.note_fault("a wake is asked for")
+            admin.send(fd, m.Observe(protocol=m.PROTOCOL))
+            admin.send(fd, m.Wake())
+        admin.after(0.5, admin.exit)
+
+    def _wake_again(self) -> None:
+        """When all faults have ended, until it is heard."""
+        server = self.world.server
+        if server is None or not server.serves or server.machine.succession.rest.why:
+            self.wake()
+        self.kernel.after(0.5, self._wake_again)
+
     # -- the disk --------------------------------------------------------------------------------------------------
 
-    def _spoil(self, how: str) -> None:
+    def _spoil(self, how: str) -> bool:
+        if not super()._spoil(how):
+            return False
         world = self.world
-        try:
-            if how == "tear":
-                self.kernel.tear(HOLDER)
-            elif how == "corrupt":
-                self.kernel.corrupt(HOLDER)
-            elif how == "restore":
-                if not self._backups:
-                    return
-                self.kernel.files.find(HOLDER).data = self.rng.choice(self._backups)
-            else:
-                self.kernel.files.unlink(HOLDER)
-        except OSError:
-            return
-        world.spoiled = True
         if how == "restore":
             world.older_file = True
             world.met.clear()
         world.file_lost = world.file_lost or how in ("unlink", "restore")
         world.note_fault(f"{how} the holder file")
-
-    def back_up(self) -> None:
-        with contextlib.suppress(OSError):
-            self._backups.append(self.kernel.files.find(HOLDER).data)
-
-    def _disk(self) -> None:
-        full = self.rng.random() < 0.5
-        self.world.note_fault("the disk is full" if full else "the disk fails")
-        self.kernel.files.disk_errno = errno.ENOSPC if full else errno.EIO
-        self.kernel.after(self.rng.random() * 1.0, self._disk_ok)
-
-    def _disk_ok(self) -> None:
-        self.kernel.files.disk_errno = 0
+        return True
 
     # -- time and memory -------------------------------------------------------------------------------------------
-
-    def _clock(self) -> None:
-        seconds = self.rng.choice((-1, 1)) * self.rng.random() * 1e6
-        self.world.note_fault("the clock jumps")
-        self.world.clock_went_back |= seconds < 0
-        self.kernel.jump_wall_clock(seconds)
 
     def _foreign_memory(self) -> None:
         self.world.note_fault("somebody else takes device memory")
         self.kernel.devices[DEVICE].foreign_bytes = self.rng.choice((30, 50, 90))
         self.kernel.after(self.rng.random() * 2, self._foreign_gone)
-
-    def _foreign_gone(self) -> None:
-        self.kernel.devices[DEVICE].foreign_bytes = 0
-
-    def _reader(self) -> None:
-        if self.rng.random() < 0.5:
-            self.world.note_fault("the memory reader fails")
-            self.kernel.devices[DEVICE].reader_works = False
-            self.kernel.after(self.rng.random(), self._reader_ok)
-        else:
-            self.world.note_fault("the memory reader hangs")
-            self.world.reader_hangs_until = self.kernel.now + self.rng.random()
-
-    def _reader_ok(self) -> None:
-        self.kernel.devices[DEVICE].reader_works = True
 
     # -- the path --------------------------------------------------------------------------------------------------
 
@@ -271,12 +231,13 @@ class Faults:
         patient = not any(slot.polls for slot in self.world.slots)
         hangs_on = patient and self.world.memory_bound_s < math.inf and self.rng.random() < 0.2
         self.world.reader_hangs_until = math.inf if hangs_on else 0.0
+        self._wake_again()
         self.world.paths.end()
 
 
 _FAULTS = (
     (0.28, Faults._kill_the_holder),
-    (0.11, Faults._kill_anybody),
+    (0.11, Faults._kill_any),
     (0.19, Faults._kill_the_server),
     (0.10, Faults._stop_anybody),
     (0.05, Faults._disk),

@@ -1,21 +1,21 @@
 """The shells of the simulator for GMS: the real machines of server and client, on the simulated kernel.
 
-`SimGms` does what `gms/shell/server.py` does, and `SimReader` what `gms/client.py` does, with the same order of calls;
+`SimGms` does what `gms/shell/server.py` does, and `SimClient` what `gms/client.py` does, with the same order of calls;
 between any two effects of the server it may be killed. Who starts them, what goes wrong and what must hold is
 `gms_world.py`'s business.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gms.rules import client_events as c
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
-from gms.rules.client_machine import ClientMachine
+from gms.rules.client_machine import ClientMachine, Link
 from gms.rules.machine import Machine
-from gms.rules.region_client import Link
+from sidecar.machine.reconnect import Reconnect
 from tests.sim.openfiles import Allocation, Connection
 from tests.sim.process import Process
 from tests.sim.shell import ServerShell, Shell
@@ -27,6 +27,12 @@ RUN = "/run"
 SOCKET = "/run/gpu.sock"
 FILE = "/run/gpu.json"
 DEVICE = "gpu"
+TABLES = "the host's memory"
+"""Where tables of pools are."""
+RETRY_MOST_S = 0.04
+"""A client that finds no server tries again so often: as every wait here it is nearer to the others than in truth, and
+most of a schedule would be such tries.
+"""
 
 
 def memory(process: Process, fd: int) -> Allocation | None:
@@ -59,11 +65,34 @@ class SimGms(ServerShell[e.Event, e.Effect]):
     def _read_what_was_left(self) -> e.Started:
         floor = int(self.kernel.wall_time_s * 1000)
         try:
-            return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
+            file = record.decode(self.process.read_file(FILE))
         except FileNotFoundError:
             return e.Started(None, generation_floor=floor)
         except record.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=floor)
+        owners = [(region.key, region.owner) for region in file.regions if region.owner is not None]
+        found = tuple(self._find_owner(key, owner) for key, owner in owners)
+        return e.Started(file, generation_floor=floor, owners=found)
+
+    def _find_owner(self, key: str, owner: record.Owner) -> e.FoundOwner:
+        try:
+            pidfd = self.process.pidfd_open(owner.pid)
+        except ProcessLookupError:
+            return e.FoundOwner(key, gone=True)
+        identity = self._identity(pidfd)
+        if owner.identity and identity == owner.identity:
+            self.number += 1
+            self.pidfds[self.number] = pidfd
+            return e.FoundOwner(key, self.number)
+        self.process.close(pidfd)
+        return e.FoundOwner(key, gone=bool(owner.identity and identity))
+
+    def _identity(self, pidfd: int) -> str:
+        inode = self.process.pidfd_inode(pidfd)
+        return "" if inode is None else f"pidfs:{inode}"
+
+    def _due(self) -> float:
+        return self.machine.deadline
 
     def _handle(self, event: e.Event) -> Iterable[e.Effect]:
         return self.machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s))
@@ -85,7 +114,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             return
         message: m.ServerMessage = effect.message
         self.world.sending(self, effect.conn, fd, message)
-        if isinstance(message, m.Slabs | m.Created):
+        if isinstance(message, m.Slabs | m.Created | m.PoolIs | m.PoolOwned):
             message = type(message)(**{**_fields(message), "fds": len(effect.slabs)})
         self._send(effect.conn, message, [self.slabs[handle] for handle in effect.slabs])
 
@@ -105,13 +134,19 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         self.process.close(self.pidfds.pop(effect.process))
 
     def _do_allocate(self, effect: e.Allocate) -> None:
-        (size,) = effect.sizes
+        made: list[int] = []
         try:
-            fd = self.process.allocate(DEVICE, size)
+            for size in effect.sizes:
+                made.append(self.process.allocate(DEVICE, size))
         except OSError:
-            self.pending.append(e.NotAllocated(effect.conn, size, self.kernel.devices[DEVICE].free_bytes))
+            for fd in made:
+                self.process.close(fd)
+            free = self.kernel.devices[DEVICE].free_bytes
+            self.pending.append(e.NotAllocated(effect.conn, sum(effect.sizes), free))
             return
-        self.pending.append(e.Allocated(effect.conn, (self._slab(fd),)))
+        if effect.table_size:
+            made.append(self.process.allocate(TABLES, 1))
+        self.pending.append(e.Allocated(effect.conn, tuple(self._slab(fd) for fd in made)))
 
     def _slab(self, fd: int) -> e.Slab:
         self.number += 1
@@ -164,9 +199,10 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             for passed in descriptors:
                 self.process.close(passed)
             self.number += 1
-            self.pidfds[self.number] = self.process.peer_pidfd(fd)
+            pidfd = self.pidfds[self.number] = self.process.peer_pidfd(fd)
             self.process_of[conn] = self.number
-            self.feed(e.Received(conn, message, process=self.number))
+            identity, pid = self._identity(pidfd), self.process.peer_pid(fd)
+            self.feed(e.Received(conn, message, (), self.number, identity, pid, message.writes_end))
         else:
             self.feed(e.Received(conn, message, tuple(self._slab(passed) for passed in descriptors)))
 
@@ -194,18 +230,20 @@ _DO: dict[type, Callable[[SimGms, Any], None]] = {
 }
 
 
-class SimReader(Shell[c.Event, c.Effect]):
+C = TypeVar("C", bound=ClientMachine)
+
+
+class SimClient(Shell[c.Event, c.Effect], Generic[C]):
     """One process's client: the machine, its connection, its descriptors. What its program does is told to `on`."""
 
-    machine: ClientMachine
+    machine: C
     tick = c.Tick()
 
-    def __init__(
-        self, world: "GmsWorld", process: Process, name: str, key: str, on: Callable[[c.Effect], None]
-    ) -> None:
+    def __init__(self, world: "GmsWorld", process: Process, machine: C, on: Callable[[c.Effect], None]) -> None:
         super().__init__(world, process, process)
         self.world = world
-        self.machine = ClientMachine(name, process.pid, batch=world.batch, region=key)
+        self.machine = machine
+        machine.reconnect = Reconnect(RETRY_MOST_S)
         self.on = on
         self.fd: int | None = None
         self.kept: dict[int, dict[int, int]] = {}
@@ -225,6 +263,9 @@ class SimReader(Shell[c.Event, c.Effect]):
         """And has let it in."""
         return self.connected and self.machine.link is Link.IN
 
+    def _due(self) -> float:
+        return self.machine.deadline
+
     def _handle(self, event: c.Event) -> Iterable[c.Effect]:
         yield from self.machine.handle(event, self.world.kernel.now)
         for fd in self.arriving:  # what nobody has kept
@@ -241,14 +282,10 @@ class SimReader(Shell[c.Event, c.Effect]):
         elif type(effect) is c.LetGo:
             for fd in self.kept.pop(effect.generation, {}).values():
                 self.process.close(fd)
-            self.world.letting_go(self, effect.generation)
+            self.world.letting_go(self.process, effect.generation)
             self.pending.append(m.Dropped(effect.generation))
         else:
             self.on(effect)
-
-    def _at_rest(self) -> None:
-        self.world.together()
-        super()._at_rest()
 
     def _keep(self, effect: c.Keep) -> None:
         slabs = self.kept.setdefault(effect.generation, {})
@@ -262,7 +299,7 @@ class SimReader(Shell[c.Event, c.Effect]):
         except OSError:
             return c.Disconnected()
         self.process.on_readable(self.fd, self._on_ready)
-        return c.Connected()
+        return c.Connected(tuple(self.kept))
 
     def _say(self, effect: c.Say) -> None:
         if self.fd is None:

@@ -4,14 +4,13 @@ when it has ended.
 What must hold is `gms_world.py`'s business, and what goes wrong `gms_faults.py`'s.
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gms import layout as lay
 from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.client_machine import Doing
-from tests.sim.gms_actors import SimReader, memory
+from gms.rules.shared_client import Doing, SharedClient
+from tests.sim.gms_actors import SimClient, memory
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
@@ -27,37 +26,34 @@ def document(sizes: tuple[int, ...]) -> bytes:
     return lay.encode(lay.Layout(sizes, tensors))
 
 
-@dataclass
 class Engine:
     """One process, started again when it has ended."""
 
-    world: "GmsWorld"
-    number: int
-    process: Process = field(init=False)
-    client: SimReader = field(init=False)
-    mapped: list[int] = field(default_factory=list)
-    reads: int = 0
-    """The layout that it has mapped."""
-    bound: str = ""
-    """The structure by which its views are laid out."""
-    writes: tuple[int, ...] = ()
-    made: int = 0
-    wakes: bool = False
-    stale: bool = False
-    was_stopped: bool = False
-    asked_at: float = -1.0
-    told: int = 0
-    """Which layout there is, as far as it was told."""
+    process: Process
+    client: SimClient[SharedClient]
 
-    def __post_init__(self) -> None:
-        keys = self.world.keys
-        self.key = keys[self.number % len(keys)]
+    def __init__(self, world: "GmsWorld", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.key = world.keys[number % len(world.keys)]
         """Which model it is an engine of."""
-        self.role = ("primary", "shadow", "deployer", "shadow")[self.number // len(keys)]
+        self.role = ("primary", "shadow", "deployer", "shadow")[number // len(world.keys)]
+        self.started = False
+        self.mapped: list[int] = []
+        self.reads = 0
+        """The layout that it has mapped."""
+        self.bound = ""
+        """The structure by which its views are laid out."""
+        self.writes: tuple[int, ...] = ()
+        self.made = 0
+        self.wakes = self.stale = self.was_stopped = False
+        self.asked_at = -1.0
+        self.told = 0
+        """Which layout there is, as far as it was told."""
 
     @property
     def alive(self) -> bool:
-        return hasattr(self, "client") and self.process.alive
+        return self.started and self.process.alive
 
     def start(self) -> None:
         world, rng = self.world, self.world.rng
@@ -65,9 +61,9 @@ class Engine:
         self.mapped, self.reads, self.bound, self.writes, self.made = [], 0, "", (), 0
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at, self.told = -1.0, 0
-        client = self.client = SimReader(
-            world, process, f"{self.role}-{self.number}", self.key, lambda effect: self._on(effect)
-        )
+        machine = SharedClient(f"{self.role}-{self.number}", process.pid, self.key, world.batch)
+        client = self.client = SimClient(world, process, machine, lambda effect: self._on(effect))
+        self.started = True
         pidfd = world.shim.pidfd_open(process.pid)
         world.shim.on_death(pidfd, self._ended)
         process.after(rng.random() * 0.01, lambda: client.feed(c.Tick()))
@@ -102,16 +98,18 @@ class Engine:
 
     def _on(self, effect: c.Effect) -> None:
         world, rng, process = self.world, self.world.rng, self.process
+        if isinstance(effect, c.Got | m.Committed | c.No):
+            world.together(self.key)
         if isinstance(effect, c.Got):
             self.asked_at = -1.0
-            if effect.opened.mode == "rw":
+            if effect.mode == "rw":
                 self.made = 0
                 process.after(rng.random() * 0.05, self._make)
             else:
-                if self.bound not in ("", effect.opened.hash):
+                if self.bound not in ("", effect.hash):
                     world.fail(f"{process} wakes on a layout of another structure")
-                self.bound = effect.opened.hash
-                self._read(effect.opened.generation)
+                self.bound = effect.hash
+                self._read(effect.generation)
         elif isinstance(effect, m.Created):
             self.made, self.asked_at = self.made + 1, -1.0
             process.after(rng.random() * 0.05, self._make)
@@ -222,9 +220,9 @@ class Engine:
     def is_writer(self) -> bool:
         return (
             self.alive
-            and self.client.connected
-            and self.client.machine.doing is Doing.WRITING
+            and self.client.machine.doing is Doing.WRITING  # the others are dearer, and all are asked at each event
             and not self.client.machine.commits
+            and self.client.connected
         )
 
     @property

@@ -12,10 +12,14 @@ from gms.rules import messages as m
 from gms.rules import record
 from tests.sim.gms_actors import DEVICE, FILE, SOCKET, SimGms
 from tests.sim.gms_engine import Engine, document
+from tests.sim.gms_pools import KEY, PoolEngine
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
     from tests.sim.gms_world import GmsWorld
+
+
+Living = list[Engine | PoolEngine]
 
 
 class GmsFaults:
@@ -23,11 +27,13 @@ class GmsFaults:
         self.world = world
         self.rng = world.rng
         self.kernel = world.kernel
+        self._keys = (*world.keys, *([KEY] if world.pair is not None else []))
 
     def any(self) -> None:
         """What can't go wrong now is passed over, and the next in the list goes wrong."""
         roll = self.rng.random()
-        living = [engine for engine in self.world.engines if engine.alive]
+        engines: Living = [*self.world.engines, *(self.world.pair.engines if self.world.pair is not None else [])]
+        living = [engine for engine in engines if engine.alive]
         server = self.world.server
         if server is not None and not server.process.alive:
             server = None
@@ -62,14 +68,14 @@ class GmsFaults:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def _kill_an_engine(self, living: list[Engine]) -> None:
+    def _kill_an_engine(self, living: Living) -> None:
         rng = self.rng
-        writers = [engine for engine in living if engine.is_writer]
+        writers = [engine for engine in living if isinstance(engine, PoolEngine) or engine.is_writer]
         victim = rng.choice(writers if writers and rng.random() < 0.5 else living)
         self.world.note_fault(f"kill {victim.process}")
         self.kernel.kill(victim.process, step_s=rng.choice((None, None, 0.2)))
 
-    def _kill_the_server(self, server: SimGms, living: list[Engine]) -> None:
+    def _kill_the_server(self, server: SimGms, living: Living) -> None:
         rng = self.rng
         self.world.note_fault("kill the server")
         self.kernel.kill(server.process)
@@ -78,13 +84,13 @@ class GmsFaults:
         if rng.random() < 0.3 and living:
             self.kernel.kill(rng.choice(living).process)
 
-    def _stop_somebody(self, server: SimGms | None, living: list[Engine]) -> None:
+    def _stop_somebody(self, server: SimGms | None, living: Living) -> None:
         victims = [engine.process for engine in living] + ([server.process] if server is not None else [])
         stopped = self.rng.choice(victims)
         self.world.note_fault(f"stop {stopped}")
         self.kernel.stop(stopped)
-        for engine in living:
-            engine.was_stopped = engine.was_stopped or engine.process is stopped
+        for engine in self.world.engines:
+            engine.was_stopped = engine.was_stopped or (engine.alive and engine.process is stopped)
         self.kernel.after(self.rng.random() * 2, lambda: self.kernel.cont(stopped) if stopped.alive else None)
 
     def _dead_waiter(self, server: SimGms) -> None:
@@ -101,7 +107,7 @@ class GmsFaults:
         self.kernel.kill(victim.process)
         self.kernel.after(0.5, lambda: self.kernel.cont(server.process) if server.process.alive else None)
 
-    def _fork(self, engine: Engine) -> None:
+    def _fork(self, engine: Engine | PoolEngine) -> None:
         """A grandchild has the connection and the descriptors, and outlives its parent."""
         self.world.note_fault(f"{engine.process} forks")
         child = engine.process.fork("fork")
@@ -148,19 +154,21 @@ class GmsFaults:
         self.world.blind = self.world.blind or how == "unlink"
         if self.world.on_disk() != before:
             self.world.spoiled, self.world.last_given = True, 0
+            if self.world.pair is not None:
+                self.world.pair.spoiled = True
             self.world.blind = self.world.blind or self.world.on_disk() is not None
             if before is not None:
                 self.world.over_since |= {each.generation: "a spoiled file" for each in before.regions}
         self.world.note_fault(f"{how} the file")
 
     def _drop(self) -> None:
-        """A person gives a model up: `gmsctl drop`."""
+        """A person gives a model or a pool up: `gmsctl drop`."""
         person = self.kernel.spawn("gmsctl")
         with contextlib.suppress(OSError):
             fd = person.connect(SOCKET)
-            self.world.note_fault("a model is dropped")
+            self.world.note_fault("a region is dropped")
             person.send(fd, m.Observe(protocol=m.PROTOCOL))
-            person.send(fd, m.DropRegion(key=self.rng.choice(self.world.keys), timeout_s=0.5))
+            person.send(fd, m.DropRegion(key=self.rng.choice(self._keys), timeout_s=0.5))
         person.after(self.rng.random(), person.exit)
 
     # -- somebody who lies ----------------------------------------------------------------------------------------
@@ -177,14 +185,20 @@ class GmsFaults:
         self.world.note_fault("an impostor")
         disk = self.world.on_disk()
         if rng.random() < 0.8:
-            key = rng.choice(self.world.keys)
-            impostor.send(fd, m.Hello(protocol=m.PROTOCOL, engine_id="impostor", pid=impostor.pid, key=key))
+            key = rng.choice(self._keys)
+            policy: m.Policy = "exclusive" if key == KEY else "shared"
+            impostor.send(
+                fd, m.Hello(protocol=m.PROTOCOL, engine_id="impostor", pid=impostor.pid, key=key, policy=policy)
+            )
         roll = rng.random()
         if roll < 0.6:
-            self._hand_back(impostor, fd, disk.region(rng.choice(self.world.keys)) if disk is not None else None)
+            self._hand_back(impostor, fd, disk.region(rng.choice(self._keys)) if disk is not None else None)
         elif roll < 0.8:
             impostor.send(
-                fd, rng.choice((m.Create(size=5), m.Commit(layout=b"x"), m.Withdraw(), m.Dropped(generation=1)))
+                fd,
+                rng.choice(
+                    (m.Create(size=5), m.Commit(layout=b"x"), m.Withdraw(), m.Dropped(generation=1), m.ReleasePool())
+                ),
             )
             impostor.send(fd, m.Open(mode="ro", timeout_s=0.1, have=disk.given if disk is not None else 0))
             impostor.send(fd, m.Open(mode="ro"))
@@ -212,6 +226,7 @@ class GmsFaults:
             sizes=[*sizes, 3] if wrong == "sizes" else sizes,
             layout=document(tuple(sizes)),
             reading=rng.random() < 0.5,
+            token=rng.choice((0, disk.token if disk is not None else 0)),
         )
         if wrong == "nothing" or not world.tells:
             made = []

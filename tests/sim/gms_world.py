@@ -11,9 +11,11 @@ what must hold.
  5. First on disk, then told: what is acknowledged as committed stands in the file.
  6. Nobody is let in to write who is dead already.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
-    the committed layout.
+    the committed layouts and the pool.
  8. Once the faults stop, everybody who waits gets an answer within a bound, and what can be read is read.
  9. And everybody who is connected knows which layout there is.
+10. What a process may write of a pool no other living process may write, nor does io_uring for one that has ended; and
+    none begins with an older token than the newest. At the end the lock's holder owns it.
 
 A file that was spoiled on purpose excuses the loss of what stood in it, and a process that was stopped what happened
 while it was away.
@@ -28,12 +30,14 @@ from gms.rules import client_events as c
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
+from gms.rules.exclusive import ExclusiveRegion
 from gms.rules.region import GivenUp
 from gms.rules.shared import SharedRegion
 from gms.rules.weights import Generations, Weights
-from tests.sim.gms_actors import DEVICE, FILE, RUN, SimGms, SimReader, memory
+from tests.sim.gms_actors import DEVICE, FILE, RUN, TABLES, SimGms, memory
 from tests.sim.gms_engine import WAKE_S, Engine
 from tests.sim.gms_faults import GmsFaults
+from tests.sim.gms_pools import KEY, MEMORY, Pair
 from tests.sim.kernel import Kernel, ReleaseOrder
 from tests.sim.openfiles import Allocation
 from tests.sim.process import Process
@@ -62,11 +66,14 @@ class GmsWorld(Schedule[SimGms]):
             release_step_s=rng.choice((0.0005, 0.005, 0.05)),
             reuses_pids=rng.random() < 0.3,
         )
+        self.kernel.has_pidfs = self.kernel.reuses_pids or rng.random() < 0.8  # a number alone is a process's for long
         self.kernel.fault = self._inside_a_write
         self.keys = rng.choice(((m.WEIGHTS,), (m.WEIGHTS, "other")))
         """The models on this device."""
-        self.capacity = CAPACITY * len(self.keys)
+        self.pair = Pair(self, rng.choice((2, 3))) if rng.random() < 0.5 else None
+        self.capacity = CAPACITY * len(self.keys) + (MEMORY if self.pair is not None else 0)
         self.kernel.add_device(DEVICE, self.capacity)
+        self.kernel.add_device(TABLES, 1000)
         self.kernel.make_directories(RUN)
         self.shim = self.kernel.spawn("shim")
         self.engines = [Engine(self, number) for number in range(rng.choice((2, 3, 4)) * len(self.keys))]
@@ -85,7 +92,12 @@ class GmsWorld(Schedule[SimGms]):
         """The file was destroyed: whatever stood in it may be lost, until a new layout is committed."""
         self.blind = False
         """And nothing shows that: it was deleted, or says something else."""
+        self._read = b""
+        self._file: record.Record | None = None
+        """What was read of the file last."""
         self.identities: dict[Allocation, str] = {}
+        self.adoptions = 0
+        """Contents of the pool that were handed on."""
         self._faults = GmsFaults(self)
 
     # -- what the shells ask ---------------------------------------------------------------------------------------
@@ -105,9 +117,12 @@ class GmsWorld(Schedule[SimGms]):
     def identity(self, allocation: Allocation | None) -> str:
         if allocation is None:
             return "no memory at all"
-        if not self.tells:
+        is_table = allocation.device is self.kernel.devices[TABLES]
+        if not self.tells and not is_table:
             return "memory"
-        if allocation not in self.identities:
+        if allocation not in self.identities and is_table:
+            self.identities[allocation] = f"table:{len(self.identities)}"
+        elif allocation not in self.identities:
             living = {self.identities.get(each) for each in self.kernel.devices[DEVICE].allocations}
             place = next(number for number in itertools.count() if f"m{number}" not in living)
             self.identities[allocation] = f"m{place}"
@@ -125,11 +140,9 @@ class GmsWorld(Schedule[SimGms]):
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
-    def together(self) -> None:
-        for key in self.keys:
-            self._together([engine for engine in self.engines if engine.key == key])
-
-    def _together(self, engines: list[Engine]) -> None:
+    def together(self, key: str) -> None:
+        """Asked when a process of that model begins to write or to read."""
+        engines = [engine for engine in self.engines if engine.key == key]
         writers = [engine for engine in engines if engine.is_writer]
         if not writers:
             return
@@ -146,14 +159,24 @@ class GmsWorld(Schedule[SimGms]):
             only = sorted(set(server.slabs) - known), sorted(known - set(server.slabs))
             self.fail(f"descriptors that only the shell has: {only[0]}; only the machine: {only[1]}")
         processes = {client.process for client in machine.sessions.clients.values()}
+        owner = region.pool.owner if isinstance(region := machine.regions.get(KEY), ExclusiveRegion) else None
+        if owner is not None and owner.process is not None:
+            processes.add(owner.process)
         if processes != set(server.pidfds):
             self.fail(f"pidfds {sorted(server.pidfds)}, known {sorted(map(str, processes))}")
 
     def on_disk(self) -> record.Record | None:
         try:
-            return record.decode(self.kernel.files.find(FILE).data)
-        except (FileNotFoundError, record.UnreadableRecord):
+            data = self.kernel.files.find(FILE).data
+        except FileNotFoundError:
             return None
+        if data is not self._read:
+            self._read = data
+            try:
+                self._file = record.decode(data)
+            except record.UnreadableRecord:
+                self._file = None
+        return self._file
 
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
         new = self.on_disk()
@@ -232,9 +255,9 @@ class GmsWorld(Schedule[SimGms]):
         if generation in self.over_since and not engine.was_stopped and not self.spoiled:
             self.fail(f"{engine.process} gets layout {generation}, which was lost to {self.over_since[generation]}")
 
-    def letting_go(self, client: SimReader, generation: int) -> None:
+    def letting_go(self, process: Process, generation: int) -> None:
         for engine in self.engines:
-            if engine.alive and engine.client is client and engine.mapped and engine.reads == generation:
+            if engine.alive and engine.process is process and engine.mapped and engine.reads == generation:
                 self.fail(f"{engine.process} is told to let go of layout {generation}, which it has mapped")
 
     def noted(self, server: SimGms, note: e.Note) -> None:
@@ -261,7 +284,7 @@ class GmsWorld(Schedule[SimGms]):
         return SimGms(self)
 
     def _clients(self) -> Iterable[Callable[[], None]]:
-        return [engine.start for engine in self.engines]
+        return [*(engine.start for engine in self.engines), *([self.pair.start] if self.pair is not None else [])]
 
     def _any_fault(self) -> None:
         self._faults.any()
@@ -271,6 +294,8 @@ class GmsWorld(Schedule[SimGms]):
         for process in list(self.kernel.processes.values()):
             if process.stopped:
                 self.kernel.cont(process)
+        if self.pair is not None:
+            self.pair.calm()
 
     def _check_the_end(self) -> None:
         server = self.server
@@ -292,10 +317,14 @@ class GmsWorld(Schedule[SimGms]):
                 self.fail(f"nothing is committed of {key} {self.calm_s} s after the faults, and nobody writes")
             layouts = (weights.committed, weights.draft)
             mine |= {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
+        if self.pair is not None:
+            self.pair.check_the_end(machine)
+            mine |= {server.slabs[slab.handle] for slab in machine.regions[KEY].slabs}
         disk, truth = self.on_disk(), machine.truth()
         if self.kernel.files.disk_errno == 0 and (disk is None or replace(truth, given=disk.given) != disk):
             self.fail(f"the file says {disk}, and so is {truth}")
         known = {memory(server.process, fd) for fd in mine}
-        leaked = [each for each in self.kernel.devices[DEVICE].allocations if each not in known]
+        devices = self.kernel.devices.values()
+        leaked = [each for device in devices for each in device.allocations if each not in known]
         if leaked:
-            self.fail(f"{sum(each.size for each in leaked)} bytes belong to no layout: {leaked}")
+            self.fail(f"{sum(each.size for each in leaked)} bytes belong to no region: {leaked}")

@@ -32,7 +32,7 @@ class ReleaseOrder(enum.Enum):
     ANY = "any"  # several threads: descriptors and address space in any order
 
 
-class BusyLoop(AssertionError):
+class BusyLoop(Exception):
     """Somebody has himself called again and again."""
 
 

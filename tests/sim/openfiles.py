@@ -6,7 +6,7 @@ No process is started or killed here and no time passes: that is kernel.py.
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.sim.files import OpenFile
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Received(NamedTuple):
-    message: object
+    message: Any
     descriptors: tuple[int, ...]
 
 
 class InFlight(NamedTuple):
-    message: object
+    message: Any
     passed: tuple[OpenFile, ...]
 
 

@@ -142,7 +142,9 @@ class Process:
         if file.readable():
             watch.wake()
 
-    on_death = on_readable  # the same, for a pidfd
+    def on_death(self, fd: int, call: Callable[[int], None]) -> None:
+        """The same, for a pidfd."""
+        self.on_readable(fd, call)
 
     def unwatch(self, fd: int) -> None:
         watch = self.watches.pop(fd, None)

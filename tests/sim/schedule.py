@@ -19,7 +19,7 @@ from tests.sim.shell import ServerShell
 FAULTS_END_S = 4.0
 
 
-class Violation(AssertionError):
+class Violation(Exception):
     """Something that must hold did not."""
 
 

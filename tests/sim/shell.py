@@ -2,14 +2,15 @@
 asks for.
 
 `Shell` is a machine in a simulated process; `ServerShell` is one that others connect to, and that may be killed between
-any two effects. The lock's shells are in `actors.py`, those of GMS in `gms_actors.py`.
+any two effects. The lock's shells are in `actors.py`, the ledger's in `vram_actors.py`, those of
+GMS in `gms_actors.py`.
 """
 
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tests.sim.events import Event
 from tests.sim.process import Process
@@ -25,15 +26,9 @@ E = TypeVar("E")
 F = TypeVar("F")
 
 
-class HasDeadline(Protocol):
-    @property
-    def deadline(self) -> float: ...
-
-
 class Shell(ABC, Generic[E, F]):
     """`E` is what the machine is told, and `F` is what it asks for."""
 
-    machine: HasDeadline
     tick: E
     """The event that says that the machine's deadline has come."""
 
@@ -58,9 +53,9 @@ class Shell(ABC, Generic[E, F]):
         """Something unexpected is raised instead. The effects that follow are carried out."""
         return False
 
+    @abstractmethod
     def _due(self) -> float:
-        """When it looks again though nothing happens."""
-        return self.machine.deadline
+        """When it looks again though nothing happens: its machine's deadline."""
 
     def _at_rest(self) -> None:
         """Nothing is pending any more."""

@@ -23,6 +23,8 @@ What must hold, by policy:
 11. The machine never finds one of its own rules broken.
 12. A takeover that is withheld for longer than the window, because a process doesn't end, is an alarm; until it ends.
 13. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
+15. After the word that the lock is at rest, which is on disk then, no waiter is granted until a wake is asked for, or
+    the holder is back; unless the file is lost.
 14. No more copies of pidfds are under way to clients than the server may have; and in the
     end whoever keeps copies has one of each of the holder's processes.
 """
@@ -104,6 +106,8 @@ class World(Schedule[SimServer]):
         """Between a holder's death and its successor's Active."""
         self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.clock_went_back = False
         self.went_back = self.older_file = False
+        self.rests = False
+        """A caller was told that the lock is at rest, and none has asked for a wake since."""
         self.met: set[Process] = set()
         """Those of whom a server has had a pidfd since an older holder file was put back."""
         """The path leads to a directory again in which an older file is."""
@@ -164,8 +168,12 @@ class World(Schedule[SimServer]):
         on_disk = server.holder_on_disk()
         if (tree.name, token) != on_disk:
             self.fail(f"{tree.name} is told that it holds with token {token}, and on disk is {on_disk}")
+        if back:
+            self.rests = False
         if back or tree.announced == token:
             return
+        if self.rests and not (self.file_lost or self.spoiled or self.life_lost):
+            self.fail(f"{tree.name} is granted while the lock is at rest")
         tree.announced = token
         if tree.holds:
             return
@@ -177,6 +185,12 @@ class World(Schedule[SimServer]):
             self.fail(f"{tree.name} is granted with {free} bytes free, and needs {tree.needs}")
         self.memory_alarm = False
         self._faults.back_up()
+
+    def at_rest(self, server: SimServer) -> None:
+        """A caller is told so."""
+        self.rests = bool(server.machine.succession.rest.why)
+        if self.rests and not server.rests_on_disk():
+            self.fail("a caller is told that the lock is at rest, and the file doesn't say so")
 
     def copies_sent(self, under_way: int) -> None:
         if under_way > MOST_COPIES:
@@ -211,7 +225,7 @@ class World(Schedule[SimServer]):
         if not self.reads_memory:
             known = self._known()
             self.silent.update(process for process in tree.processes if not process.alive and process not in known)
-        self.last_token, tree.granted, tree.holds = token, token, True
+        self.last_token, tree.granted, tree.holds, tree.gave_back = token, token, True, False
         self.greatest_token = max(self.greatest_token, token)
         return True
 
@@ -302,7 +316,7 @@ class World(Schedule[SimServer]):
     def exiting(self, server: SimServer) -> None:
         """The holder is told to end, for a switchover."""
         plan = server.machine.succession.switchover.under_way
-        if plan is None:
+        if plan is None or plan.to is None:
             return
         self.trees[plan.old.name].told_to_end = True
         if self.trees[plan.to.name].looked_at < self.drained_at:
@@ -330,6 +344,9 @@ class World(Schedule[SimServer]):
             self.alarm(str(note.detail["text"]))
         elif note.detail.get("lock") == m.ACTIVE and note.event == "fencing":
             self.fenced_at, self.gap = self.kernel.now, True
+            holder = server.machine.active.holder
+            if note.detail["seen_by"] == "sleep" and holder is not None:
+                self.trees[holder.name].told_to_end = True
             since = self.fenced_at
             self.kernel.after(WINDOW_S + OVERDUE_S, lambda: self._heard_of(server, since))
         elif note.event == "switchover":
@@ -401,12 +418,14 @@ class World(Schedule[SimServer]):
 
     def _lives_as_another(self, server: SimServer) -> bool:
         """An alarm says that a process of the holder lives, and so it is: its main process has executed its program
-        anew, and left a child; or a child was believed to be the main process. A person has to end it.
+        anew, and left a child; or a child was believed to be the main process; or it has given back, and is stopped. A
+        person has to end it.
         """
         holder = server.machine.active.holder
         if holder is None or "overdue" not in server.machine.context.alarms:
             return False
-        if self._was_another_one(self.trees[holder.name]):
+        tree = self.trees[holder.name]
+        if self._was_another_one(tree) or (tree.gave_back and tree.main.stopped):
             return True
         living = [member for member in holder.members.values() if not member.dead]
         mains = {slot.tree.main for slot in self.slots if slot.tree is not None and slot.tree.name != holder.name}
@@ -434,6 +453,8 @@ class World(Schedule[SimServer]):
         self._faults.any()
         if self.others.random() < 0.05:
             self._faults.freeze_the_holder()
+        if self.others.random() < 0.15:
+            self._faults.rest()
 
     def _is_settled(self) -> bool:
         """Somebody holds and serves, and nothing more is to be expected."""

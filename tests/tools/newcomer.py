@@ -1,6 +1,7 @@
 """`python -m tests.tools.newcomer`: clones this repository into an empty directory, and types there, with an empty
 home, what docs/using/install.md and the README say, word for word. Of the blocks that are marked `not run` those are
-typed that name this file. `make newcomer` calls it, and CI runs that.
+typed that name this file. A `make` that one page has had typed isn't typed for the other again. `make newcomer` calls
+it, and CI runs that.
 
 If port 8000 is taken here, a free one stands for it. It prints what was said; the exit code is that of the first
 command that fails.
@@ -51,9 +52,16 @@ def typed(page: Page) -> Iterator[str]:
         yield _ENDS
 
 
-def types(page: Page, where: Path, environment: dict[str, str], port: int) -> int:
+def new(block: str, made: set[str]) -> str:
+    """Without the lines that make what is made."""
+    lines = [line for line in block.splitlines(keepends=True) if line not in made]
+    made.update(line for line in lines if line.startswith("make "))
+    return "".join(lines)
+
+
+def types(page: Page, where: Path, environment: dict[str, str], port: int, made: set[str]) -> int:
     """The exit code; what was said is on stdout, and for `_KEPT` in the file `said`."""
-    blocks = (f"cat <<'TYPED'\n\n$ {block}TYPED\n{block}" for block in typed(page))
+    blocks = (f"cat <<'TYPED'\n\n$ {block}TYPED\n{block}" for block in (new(each, made) for each in typed(page)))
     text = re.sub(r"\blocalhost:8000\b", f"localhost:{port}", "".join(blocks))
     with open(where / "said", "wb") as said:
         shell = subprocess.Popen(
@@ -91,8 +99,9 @@ def main() -> int:
         path = ":".join(folder for folder in environment["PATH"].split(":") if folder != own)
         environment |= {"PATH": path, "HOME": str(home), "XDG_RUNTIME_DIR": str(runtime)}
         environment |= {"FAILOVER_LISTEN": f"127.0.0.1:{port}"} if port != 8000 else {}
+        made: set[str] = set()
         for name in PAGES:
-            if code := types(Page(where / name), where, environment, port):
+            if code := types(Page(where / name), where, environment, port, made):
                 print(f"newcomer: {name} ended with {code}; what was typed last is above", file=sys.stderr)
                 return code
     return 0

@@ -33,6 +33,14 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("release")
+def test_the_tests_of_a_group_stay_together(request: pytest.FixtureRequest, worker_id: str) -> None:
+    """Not every pytest and pytest-xdist get along: then each worker makes for itself what takes long."""
+    assert worker_id == "master" or request.node.nodeid.endswith("@release")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("release")
 def test_what_is_released_names_what_it_is_made_of(released: Path) -> None:
     for line in (released / "SHA256SUMS").read_text().splitlines():
         digest, _, name = line.partition("  ")
@@ -59,6 +67,7 @@ def test_what_is_released_names_what_it_is_made_of(released: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("release")
 def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
     released: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -36,7 +36,15 @@ def make(setting: Setting) -> Any:
         def _seen(self, when: str, *, awake: bool) -> dict[str, Any]:
             tokens = self._run(self._generate()) if awake else []
             places = self._run(self._client.collective_rpc("failover_places"))
-            return {"when": when, "tokens": tokens, "ranks": places, "well": self.well(), "needs": self.needs()}
+            known = list(self.known()) if awake else []
+            return {
+                "when": when,
+                "tokens": tokens,
+                "known": known,
+                "ranks": places,
+                "well": self.well(),
+                "needs": self.needs(),
+            }
 
         async def _generate(self) -> list[int]:
             from vllm import SamplingParams

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine_shim.vllm_engine import engine_directory  # noqa: E402
 from engine_shim.vllm_engine.weights import OtherWeights, Weights, differs  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
+from gms.snapshot import find, save  # noqa: E402
 from gms.torch import adopt  # noqa: E402
 from tests.engine.kinds import Kind  # noqa: E402
 from tests.engine.shims import House  # noqa: E402
@@ -63,6 +65,32 @@ def test_one_writes_the_other_reads_and_both_sleep_and_wake(gms: House) -> None:
     assert torch.equal(adopted.weight, wanted)
     for each in (a, b, again):
         each.close()
+
+
+def test_a_snapshot_spares_a_start_its_load_unless_it_is_of_another_model_or_older_than_the_files(
+    gms: House, tmp_path: Path
+) -> None:
+    settings = replace(home(gms, "a", writes=True), snapshot=str(tmp_path / "snapshot"))
+    loads: list[int] = []
+
+    def load() -> Any:
+        loads.append(1)
+        return module()
+
+    for described, files, count in (
+        (SAID, "1", 1),
+        (SAID, "1", 1),
+        (SAID, "2", 2),
+        ({"model": "large"}, "1", 3),
+    ):
+        a = Weights(settings, 0)
+        reader = a.get(described, load, files=files)
+        assert len(loads) == count
+        if find(tmp_path / "snapshot") is None:
+            save([reader], "weights", tmp_path / "snapshot")
+        reader.close()
+        a.client.write(60).abort()
+        a.close()
 
 
 def test_the_weights_of_another_model_are_refused(gms: House) -> None:

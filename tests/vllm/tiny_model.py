@@ -21,10 +21,11 @@ TEXT = "one engine sleeps while the other one is awake"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
-def make(directory: Path) -> Path:
+def make(directory: Path, seed: int = 0) -> Path:
+    """Another seed makes another model."""
     directory.mkdir(parents=True, exist_ok=True)
     _tokenizer(directory)
-    _weights(directory)
+    _weights(directory, seed)
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -81,11 +82,11 @@ def _tokenizer(directory: Path) -> None:
     _write(directory / "tokenizer_config.json", settings)
 
 
-def _weights(directory: Path) -> None:
+def _weights(directory: Path, seed: int) -> None:
     import torch
     from safetensors.torch import save_file
 
-    chance = torch.Generator().manual_seed(0)
+    chance = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Any:
         return torch.randn(*shape, generator=chance) * shape[-1] ** -0.5

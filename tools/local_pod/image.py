@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOME = Path("/opt/gpu-failover")
-OURS = ("sidecar", "evidence", "lockserver", "gms", "engine_shim", "reference_engine", "gateway")
+OURS = (
+    "sidecar", "evidence", "lockserver", "gms", "engine_shim", "reference_engine", "gateway", "pool", "fleet",
+    "dual_pods", "vram",
+)  # fmt: skip
 DISTRIBUTION = "gpu-failover"
 _EMPTY = ("proc", "sys", "tmp", "run", "var", "var/tmp", "home", "root", "mnt", "srv", "media", "opt", "dev")
 _SYSTEM = ("usr", "etc")

@@ -1,0 +1,242 @@
+"""`failover models up`: all programs of a host with many models (`models_parts.py`) as one process tree, with one
+Ctrl-C (`tree.py`); and the launcher, which starts and ends models' engines as the pool says, over `launcher.sock`.
+
+    before the lock, the ledger, GMS, the pool and the door have been well together
+                                  everything ends with the exit code of the one that can't be started
+    lock                          everything ends
+    ledger, gms, pool, door       tried again, after longer and longer pauses, with an alarm; what is awake serves on
+    a model's engine              the pool is told why, and tries again when the model is wanted
+
+One thread does all of this. What it may not do: decide which model runs.
+"""
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from engine_shim.cli import part_environment
+from engine_shim.cli.models_parts import BASE, Options, children, engines
+from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.pair_parts import welcome
+from engine_shim.cli.tree import CannotStart, Tree, TreeLock
+from engine_shim.rules.hopeless_parts import DOOR, POOL, EndAll, HopelessParts, TryAgain
+from engine_shim.shell import cleanup
+from pool import launching
+from pool.entries import Entry
+from sidecar.kernel import process_tree
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.machine.restarts import STEADY_S
+from sidecar.machine.supervisor import NEVER, Child
+from sidecar.terminal.logs import Log
+from sidecar.wire.connections import Connections, Protocol
+from sidecar.wire.sockets import ServerSocket
+from sidecar.wire.tcp import taken
+from sidecar.wire.versions import Spoken
+
+POLL_S = 0.02
+MEASURE_S = 5.0
+"""How often it looks how much of the host's memory each model has."""
+_SPOKEN = Spoken(launching.OLDEST, launching.PROTOCOL)
+_PROTOCOL = Protocol(launching.from_pool, lambda why: launching.Problem(why=why), None, launching.MAX_FRAME_BYTES)
+
+
+@dataclass
+class Launched:
+    """A model whose processes run, or are to end."""
+
+    entry: Entry
+    shims: list[Child]
+    ending: bool = False
+    forget: bool = False
+    again: launching.Start | None = None
+    """It is to be started once it has ended."""
+    host_bytes: int = 0
+
+
+@dataclass
+class Ended:
+    ends: int = 0
+    why: str = ""
+
+
+class ModelsUp(Tree):
+    def __init__(self, options: Options) -> None:
+        """Raises CannotStart."""
+        self.options = options
+        self._tree_lock = TreeLock(options.run_dir, "failover models up")
+        super().__init__(children(options), BASE, least_width=max([8, *map(len, options.spec.models)]))
+        for child in self.above:
+            child.start_at = NEVER
+        self._hopeless = HopelessParts(())
+        self._worked = False
+        """All parts have been there together, since this process began."""
+        self._models: dict[str, Launched] = {}
+        self._ended: dict[str, Ended] = {}
+        self._said = launching.Children()
+        self._pools: set[int] = set()
+        self._measure_at = 0.0
+        try:
+            make_private_directory(options.run_dir_of(".").parent)
+            self._socket = ServerSocket(options.run_dir, launching.SOCKET)
+            listener = self._socket.open()
+        except OSError as error:
+            raise CannotStart(f"{options.run_dir} can't be used: {error.strerror}; give another --run-dir") from None
+        self._connections = Connections(
+            self.supervisor.loop, Log("launcher"), _PROTOCOL, frozenset(), heard=self._heard, closed=self._pools.discard
+        )
+        self._connections.listen(listener)
+
+    def run(self) -> int:
+        options = self.options
+        self.listen_to_signals()
+        self.say("up", f"run directory {options.run_dir}; Ctrl-C ends everything")
+        self.say("up", f"kill -HUP {os.getpid()} has {options.models} read again")
+        for line in part_environment.unused(options.environment):
+            self.say("up", line)
+        UpFacts(options.address, options.devices, True, models=True).write(options.run_dir)
+        self.until(self._base_ready, poll_s=POLL_S)
+        for child in self.above:
+            child.start_at = 0.0
+        self.until(self._door_ready, poll_s=POLL_S)
+        if not self.told and self.because is None:
+            self._worked = True
+            UpFacts(options.address, options.devices, models=True).write(options.run_dir)
+            for line in welcome(options.address, next(iter(options.spec.models), "")):
+                self.say("up", line)
+        self.until(lambda: False)
+        return self.end()
+
+    def _base_ready(self) -> bool:
+        run_dir = self.options.run_dir
+        named = [device for device in self.options.devices if device.startswith("host:")]
+        gms = [run_dir / "gms" / f"{device}.sock" for device in named]
+        there = all(path.exists() for path in gms) if gms else any((run_dir / "gms").glob("*.sock"))
+        return there and (run_dir / "vram" / "vram.sock").exists()
+
+    def _door_ready(self) -> bool:
+        """It listens: nothing else can have its port."""
+        door = next(child for child in self.supervisor.children if child.name == DOOR)
+        return bool(door.pid) and bool(taken(*self.options.listen)) and bool(self._pools)
+
+    # -- what the pool says ----------------------------------------------------------------------------------------
+
+    def _heard(self, conn: int, sock: Any, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, launching.Hello):
+            if not _SPOKEN.agreed(message):
+                self._connections.complain(conn, _SPOKEN.why_none(message))
+                return
+            self._pools.add(conn)
+            self._connections.send(conn, self._said)
+        elif conn not in self._pools:
+            self._connections.complain(conn, "the first message has to be Hello")
+        elif isinstance(message, launching.Start):
+            self._start(message)
+        else:
+            self._end_model(message)
+        self._tell()
+
+    def _start(self, message: launching.Start) -> None:
+        name = message.entry.name
+        model = self._models.get(name)
+        if model is not None and model.ending:
+            model.again = message
+            return
+        if model is None and not self.told:
+            options, place = self.options, self.options.run_dir_of(name)
+            make_private_directory(place)
+            UpFacts(options.address, ()).write(place)  # which door its clients come to
+            model = Launched(message.entry, engines(options, message.entry, message.devices))
+            self._models[name] = model
+            self.supervisor.children += model.shims
+            for shim in model.shims:
+                self.supervisor.again(shim, 0.0)
+
+    def _end_model(self, message: launching.End) -> None:
+        model = self._models.get(message.name)
+        if model is None:
+            if message.forget:
+                self._forget(message.name)
+            return
+        model.ending, model.again = True, None
+        model.forget = model.forget or message.forget
+        for shim in model.shims:
+            shim.wanted = False
+            shim.start_at = NEVER
+        self.supervisor.tell(model.shims, signal.SIGTERM)
+
+    def mind(self) -> None:
+        now = time.monotonic()
+        if now >= self._connections.deadline:
+            self._connections.due(now)
+        self._mind_the_hopeless()
+        for name, model in list(self._models.items()):
+            if not any(shim.pid or shim.start_at < NEVER for shim in model.shims):
+                self._has_ended(name, model)
+        if now >= self._measure_at:
+            self._measure_at = now + MEASURE_S
+            for model in self._models.values():
+                model.host_bytes = sum(process_tree.memory_bytes(shim.pid) for shim in model.shims if shim.pid)
+        if said := self._tree_lock.keep():
+            self.say("up", said)
+        self._tell()
+
+    def _has_ended(self, name: str, model: Launched) -> None:
+        del self._models[name]
+        last = self._ended.setdefault(name, Ended())
+        last.ends += 1
+        hopeless = next((shim for shim in model.shims if shim.hopeless), None)
+        last.why = "" if model.ending or hopeless is None else self.why(hopeless)
+        for shim in model.shims:
+            self.supervisor.children.remove(shim)
+        if model.again is not None:
+            self._start(model.again)
+        elif model.forget:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._ended.pop(name, None)
+        shutil.rmtree(self.options.run_dir_of(name), ignore_errors=True)
+
+    def _tell(self) -> None:
+        """Every pool, if something has changed."""
+        found = {name: launching.ChildState(ends=one.ends, why=one.why[:2000]) for name, one in self._ended.items()}
+        for name, model in self._models.items():
+            ends = self._ended[name].ends if name in self._ended else 0
+            found[name] = launching.ChildState(running=True, ends=ends, host_bytes=model.host_bytes)
+        said = launching.Children(children=found)
+        if said != self._said:
+            self._said = said
+            for conn in list(self._pools):
+                self._connections.send(conn, said)
+
+    def _mind_the_hopeless(self) -> None:
+        engines_ = {shim.name for model in self._models.values() for shim in model.shims}
+        for child in self.supervisor.children:
+            if not child.hopeless or child.name in engines_:
+                continue
+            steady = time.monotonic() - child.restarts.started_at >= STEADY_S
+            verdict = self._hopeless.met(child.name, served=self._worked, steady=steady)
+            if isinstance(verdict, EndAll):
+                self.because = child
+                return
+            assert isinstance(verdict, TryAgain)
+            self.supervisor.again(child, verdict.pause_s)
+            again = f"it is tried again in {verdict.pause_s:g} s, and {verdict.meanwhile}"
+            self.say("up", f"ALARM: {child.name} can't be started ({self.why(child)}); {again}")
+
+    def signalled(self, number: signal.Signals) -> bool:
+        if number == signal.SIGHUP:
+            self.supervisor.tell([one for one in self.supervisor.children if one.name == POOL], signal.SIGHUP)
+        return number in (signal.SIGHUP, signal.SIGUSR1)
+
+    def cleaned(self) -> list[str]:
+        options = self.options
+        self._connections.close()
+        self._socket.close()
+        stays = cleanup.remove(options.run_dir, options.devices)
+        UpFacts.remove(options.run_dir)
+        self._tree_lock.close()
+        return stays

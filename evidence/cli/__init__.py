@@ -1,0 +1,1 @@
+"""Commands for people and scripts: what those of several servers have in common."""

@@ -1,0 +1,107 @@
+"""The engine `command`: any program with an endpoint, started by a wake and ended by a sleep, with all that it left."""
+
+import http.client
+import sys
+import threading
+
+import pytest
+
+from sidecar.kernel import port_owner, process_tree
+from tests.engine.kinds import Kind
+from tests.engine.shims import House, Shim
+from tests.support.processes import Process, run_to_end
+from tests.support.waiting import until
+
+SERVED = Kind("command", "command", (sys.executable, "-m", "tests.engine.served", "{port}"), "/")
+
+
+def shim_of(house: House) -> Shim:
+    house.start_lock("--memory", "none")
+    shim = house.shim(SERVED, "a", "--health", "/healthz")
+    house.until_announced(shim)
+    return shim
+
+
+def asked(house: House, body: bytes | None = None) -> str:
+    host = house.endpoint().removeprefix("http://")
+    connection = http.client.HTTPConnection(host, timeout=30)
+    connection.request("POST" if body else "GET", "/", body)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    return answer.read().decode()
+
+
+def below(shim: Shim) -> list[Process]:
+    """What the command is, and has left behind."""
+    main = shim.main()
+    return [Process(pid) for pid in process_tree.descendants(main.pid)]
+
+
+def test_a_wake_starts_it_and_a_sleep_ends_all_of_it(house: House) -> None:
+    shim = shim_of(house)
+    main = shim.main()
+    for _ in range(2):
+        pid, token = asked(house).split()
+        status = house.status()
+        assert status is not None and status.holder is not None
+        assert token == str(status.holder.token) and int(pid) in [member.pid for member in status.holder.members]
+        ran = below(shim)
+        assert len(ran) == 3, "a guard, the command, and what it left"
+        code, said = house.lockctl("sleep")
+        assert code == 0, said
+        assert all(process.dead for process in ran) and below(shim) == []
+        shim.until("Standby", ready=True)
+        code, said = house.lockctl("wake")
+        house.until_announced(shim)
+    assert not main.dead
+
+
+def test_an_answer_that_is_under_way_is_finished_first(house: House) -> None:
+    shim_of(house)
+    answers: list[str] = []
+    client = threading.Thread(target=lambda: answers.append(asked(house, b"a question")))
+    client.start()
+    host, _, port = house.endpoint().removeprefix("http://").rpartition(":")
+    until(lambda: port_owner.clients(int(port)) and host, "it is asked")
+    code, said = house.lockctl("sleep")
+    assert code == 0, said
+    client.join()
+    assert answers == ["an answer"]
+
+
+@pytest.mark.parametrize("which", ["command", "main process"])
+def test_its_end_is_its_engines_and_that_is_proven_like_any(house: House, which: str) -> None:
+    shim = shim_of(house)
+    ran, first = below(shim), asked(house)
+    (shim.main() if which == "main process" else Process(int(first.split()[0]))).kill()
+    for process in ran:
+        process.wait()
+    before = int(first.split()[1])
+    until(lambda: (now := house.status()) and now.holder and now.holder.token > before and now.holder.endpoint, "anew")
+    assert int(asked(house).split()[1]) > before
+    if which == "command":
+        assert "has ended by itself" in shim.state()["last_end"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "which command? Put it behind --"),
+        (("/nonexistent/llama-server", "--port", "{port}"), "there is no such command"),
+        ((sys.executable, "-m", "http.server"), "write {port} where it is to stand"),
+    ],
+)
+def test_a_mistake_is_a_sentence(house: House, words: tuple[str, ...], why: str) -> None:
+    run_dir = str(house.run_dir)
+    main = (
+        "engine_shim.shell.main_process",
+        "--engine",
+        "command",
+        "--engine-id",
+        "a",
+        "--run-dir",
+        run_dir,
+        "--check",
+    )
+    code, _, err = run_to_end(sys.executable, "-m", *main, "--", *words)
+    assert code == 64 and why in err and "Traceback" not in err

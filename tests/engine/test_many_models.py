@@ -1,0 +1,108 @@
+"""Two models on one device that has room for one awake: two locks in one server, one GMS, one ledger. Each sleeps in
+place for the other; no two are awake together, and what doesn't fit is said, and costs the other nothing.
+"""
+
+import sys
+
+import pytest
+
+from gms.observer import Observer as GmsObserver
+from tests.engine.kinds import REFERENCE, there
+from tests.engine.many import Host, Model
+from tests.engine.shims import House, Program, Shim
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(REFERENCE not in there(), reason="the reference engine needs numpy")
+
+
+@pytest.fixture
+def host(house: House, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
+    return Host(house)
+
+
+def two(host: Host) -> tuple[Model, Model, Shim, Shim]:
+    """`chat` is awake, `coder` asleep."""
+    chat, coder = Model(host, "chat"), Model(host, "coder")
+    a, b = chat.engine(), coder.engine()
+    for shim in (a, b):
+        shim.until("Standby", ready=True)
+    chat.wake()
+    chat.serves()
+    return chat, coder, a, b
+
+
+def test_models_take_turns_in_place_and_the_wish_for_the_next_may_come_with_that_for_the_rest_of_the_last(
+    host: Host,
+) -> None:
+    chat, coder, a, b = two(host)
+    pids = [shim.main().pid for shim in (a, b)]
+    for last, following in ((chat, coder), (coder, chat), (chat, coder)):
+        assert set(host.leased()) == {last.name}
+        following.wake()  # its engine has the lock at once, and waits for the bytes
+        last.sleep()
+        following.serves()
+        last.rests()
+    assert [shim.main().pid for shim in (a, b)] == pids
+    assert [shim.state()["deaths"] for shim in (a, b)] == [0, 0]
+
+
+def test_gms_leases_what_weights_take_before_they_are_loaded_and_keeps_no_engine_waiting(host: Host) -> None:
+    chat, _, a, b = two(host)
+    with GmsObserver(host.directory, "host:0") as observer:
+        sizes = {f"gms/host:0/{each.key}": each.bytes for each in observer.status().regions if each.bytes}
+    assert host.leased(gms=True) == sizes and len(sizes) == 2
+    third = Model(host, "third")
+    shim = third.engine()
+    until(lambda: "no lease of the host's memory for it" in shim.said(), "its load finds no room")
+    chat.serves()
+    assert "gms/host:0/third" not in host.leased(gms=True)
+    chat.sleep()
+    shim.until("Standby", ready=True)
+    assert host.leased(gms=True).keys() == {*sizes, "gms/host:0/third"} and not host.leased()
+    a.until("Standby", ready=True, deaths=0)
+    b.until("Standby", ready=True, deaths=0)
+
+
+def test_what_does_not_fit_gives_its_lock_back_loudly_and_the_other_serves_on(host: Host) -> None:
+    chat = Model(host, "chat")
+    chat.engine()
+    chat.rests()
+    chat.wake()
+    chat.serves()
+    large = Model(host, "large")
+    shim = large.engine("--room-timeout-s", "2", arguments=("--kv-bytes", str(28 << 20)))
+    shim.until("Standby", ready=True)
+    large.wake()
+    large.rests("there is no room for large")
+    large.rests("foreign)")  # with figures
+    chat.serves()
+    shim.until("Standby", ready=True, deaths=0)
+
+
+def test_the_ledger_asks_and_an_engine_gives_way_to_any_program(host: Host) -> None:
+    chat, _, a, _ = two(host)
+    command = (sys.executable, "-c", "import time; time.sleep(1000)")
+    where = ("--run-dir", str(host.directory), "hold", "--needs", f"host:0={16 << 20}")
+    host.house.add(Program(host.house, "hold", "vram.cli.vramctl", *where, "--", *command))
+    chat.rests("the ledger asks for its memory")
+    a.until("Standby", ready=True, deaths=0)
+
+
+@pytest.mark.parametrize("which", ["awake", "asleep", "ledger"])
+def test_a_death_gives_its_bytes_back_by_proof_and_the_ledgers_costs_nothing(host: Host, which: str) -> None:
+    chat, coder, a, b = two(host)
+    if which == "ledger":
+        host.ledger.kill()
+        chat.serves()
+        host.start("vram", "--run-dir", str(host.directory), "--memory", "host", "--settle-s", "0.2")
+        until(lambda: host.leased().keys() == {"chat"}, "the lease is back with its holder")
+    else:
+        (a if which == "awake" else b).main().kill()
+        for shim in (a, b):
+            until(lambda shim=shim: shim.state()["ready"], "it is there again")  # type: ignore[misc]
+    chat.serves()
+    coder.wake()
+    chat.sleep()
+    coder.serves()
+    assert host.leased().keys() == {"coder"}

@@ -1,0 +1,302 @@
+"""A model's turn, as its own machine sees it: a lock at rest pauses what streams, what waits is told what for and has a
+priority and a deadline, and a ladder goes on where a model can't.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.rules import events as e
+from gateway.rules import kinds
+from gateway.rules.demand import demand_of, wedged
+from pool.entries import ModelDemand, ModelOutlook, State
+from tests.gateway import engine
+from tests.gateway.test_broken_answers import ALL, check
+from tests.gateway.test_door_rules import BODY, COMPLETION, answered, leases, step, switchover
+from tests.gateway.world import SimClient, World, undisturbed
+
+FAILED = engine.Said(500, engine.JSON, (b'{"error": {"message": "no"}}',))
+POOL: dict[str, Any] = {"turn_s": 100.0, "failover_timeout_s": 10.0, "queue_timeout_s": 100.0}
+
+
+def world(*, awake: bool = True, **bounds: Any) -> World:
+    it = World(e.Bounds(**POOL, **bounds))
+    if awake:
+        it.grant()
+    else:
+        it.rest()
+    return it
+
+
+def comments(client: SimClient) -> list[str]:
+    return [event[2:].decode() for event in client.body.split(b"\n\n") if event.startswith(b": ")]
+
+
+# -- a swap is a pause -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drains", [False, True], ids=["at once", "behind a drain"])
+@pytest.mark.parametrize("name", ALL)
+def test_what_streams_when_its_lock_comes_to_rest_goes_on_with_the_next_grant(name: str, drains: bool) -> None:
+    path, body = ALL[name]
+    whole, _ = undisturbed(path, body)
+    it = world()
+    client = it.arrive(path, body)
+    step(it, client, 4)
+    for _ in range(3):
+        if drains:
+            switchover(it, 0.0)
+        it.rest()
+        assert leases(it) == 0 and not it.exchanges, "it holds nothing of an engine that is asleep"
+        it.wait(60.0)
+        assert not client.ended, "longer than a failover may take"
+        it.grant()
+        if it.exchanges:
+            step(it, client, 1)
+    it.run()
+    check(client, whole)
+
+
+def test_an_engine_that_goes_to_sleep_has_died_of_nothing() -> None:
+    it = world(strikes=1)
+    clients = [it.arrive(COMPLETION, {**BODY, "stream": False}) for _ in range(3)]
+    for _ in range(4):
+        it.rest()
+        it.grant()
+    it.run()
+    assert answered(*clients) and {client.how for client in clients} == {"restarted"}
+
+
+def test_a_pause_has_a_bound_of_its_own() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 4)
+    it.rest()
+    it.wait(99.0)
+    assert client.ended != "cut"
+    it.wait(1.0)
+    assert client.ended == "cut" and b"no other took over within 100 s" in client.body
+
+
+def test_a_lock_that_holds_nothing_for_another_reason_interrupts_nothing() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 4)
+    it.lock("FREE")
+    it.lock("RECOVERING", resting=True)
+    assert leases(it) == 1
+    it.run()
+    assert answered(client) and client.how == "passed"
+
+
+def test_where_a_pool_says_whose_turn_it_is_an_engine_that_has_left_is_no_reason_to_refuse() -> None:
+    it = world()
+    it.others = False
+    switchover(it, 0.0)
+    it.lock("HELD", serves=False)
+    client = it.arrive(COMPLETION, BODY)
+    it.wait(50.0)
+    it.rest()
+    it.wait(20.0)
+    assert not client.ended
+    it.grant()
+    it.run()
+    assert answered(client)
+
+
+# -- what waits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_waits_is_told_what_for_and_then_answered_byte_for_byte() -> None:
+    whole, _ = undisturbed(COMPLETION, BODY)
+    it = world(awake=False, comment_s=5.0)
+    it.feed(e.Outlook("loading, third in the queue, about 4 s"))
+    client, other = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, {**BODY, "stream": False})
+    it.wait(5.0)
+    it.feed(e.Outlook("waking"))
+    it.wait(5.0)
+    assert comments(client) == ["loading, third in the queue, about 4 s", "waking"]
+    assert client.status == 200 and not other.status
+    it.grant()
+    it.run()
+    assert answered(client, other) and client.events == whole.events and client.how == other.how == "passed"
+
+
+def test_a_paused_stream_is_told_what_for() -> None:
+    it = world(comment_s=5.0)
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 4)
+    it.rest()
+    it.feed(e.Outlook("asleep, second in the queue"))
+    it.wait(5.0)
+    assert comments(client) == ["asleep, second in the queue"]
+
+
+def test_an_error_to_a_stream_that_was_told_to_wait_is_an_event_and_no_end() -> None:
+    it = world(awake=False)
+    it.feed(e.Outlook("loading"))
+    client = it.arrive(COMPLETION, BODY)
+    it.wait(6.0)
+    it.feed(e.Outlook("failed", "it doesn't fit"))
+    assert client.ended == "cut" and b'data: {"error"' in client.body and b"it doesn't fit" in client.body
+    it.feed(e.Outlook("loading"))
+    bad = it.arrive(COMPLETION, {**BODY, "max_tokens": -1})
+    it.wait(6.0)
+    it.grant()
+    it.run()
+    assert bad.ended == "cut" and json.loads(bad.body.split(b"data: ")[1])["error"]["code"] == 400
+
+
+def test_a_model_that_has_failed_takes_no_new_request_and_keeps_what_was_interrupted() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 4)
+    it.rest()
+    new = it.arrive(COMPLETION, BODY)
+    it.feed(e.Outlook("failed", "it doesn't fit"))
+    later = it.arrive(COMPLETION, BODY)
+    assert [client.status for client in (new, later)] == [503, 503] and b"it doesn't fit" in new.body
+    it.feed(e.Outlook("waking"))
+    it.grant()
+    it.run()
+    assert answered(old)
+
+
+def test_the_most_urgent_goes_first_and_among_equals_the_first_and_before_all_what_was_interrupted() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 2)
+    it.rest()
+    clients = [it.arrive(COMPLETION, BODY, priority=priority) for priority in (0, 5, -3, 0, -3)]
+    it.grant()
+    order = [ask.request for ask in it.asked[1:]]
+    assert order == [old.number, *(clients[place].number for place in (2, 4, 0, 3, 1))]
+    it.run()
+    assert answered(old, *clients)
+
+
+def test_a_request_is_kept_until_its_deadline_and_others_for_as_long_as_any() -> None:
+    it = world(awake=False)
+    late = it.arrive(COMPLETION, BODY, until=it.now + 7.0)
+    urgent = it.arrive(COMPLETION, BODY, priority=-1)
+    it.wait(6.9)
+    assert not late.ended
+    it.wait(0.1)
+    assert late.status == 504 and b"within 7 s" in late.body
+    it.wait(92.9)
+    assert not urgent.ended
+    it.wait(0.1)
+    assert urgent.status == 503 and b"within 100 s" in urgent.body
+    begun = it.arrive(COMPLETION, BODY, until=it.now + 1.0)
+    it.grant()
+    step(it, begun, 4)
+    it.rest()
+    it.wait(50.0)
+    it.grant()
+    it.run()
+    assert answered(begun), "an answer that has begun has no deadline"
+
+
+def test_the_pool_is_told_what_waits_what_is_paused_and_what_streams() -> None:
+    it = world()
+    streams = [it.arrive(COMPLETION, BODY, client="a", priority=9) for _ in range(3)]
+    step(it, streams[0], 2)
+    now = demand_of(it.machine, it.now, 4, 2.5)
+    assert now == ModelDemand(streaming=3, priority=9, keep_alive_s=2.5, clients=1, served=4)
+    it.rest()
+    it.wait(2.0)
+    it.arrive(COMPLETION, BODY, client="b", until=it.now + 5.0, priority=-1)
+    it.wait(1.0)
+    found = demand_of(it.machine, it.now, 0, None)
+    assert (found.waiting, found.paused, found.streaming, found.clients) == (1, 3, 0, 2)
+    assert (found.oldest_wait_ms, found.deadline_in_ms, found.priority) == (3000, 4000, -1)
+    assert demand_of(world().machine, 0.0, 0, None) == ModelDemand()
+
+
+@pytest.mark.parametrize(
+    ("demand", "seen", "still_s", "wedged_"),
+    [
+        (ModelDemand(waiting=1), ModelOutlook(state=State.ASLEEP), 59.0, False),
+        (ModelDemand(waiting=1), ModelOutlook(state=State.ASLEEP), 61.0, True),
+        (ModelDemand(paused=1), ModelOutlook(state=State.ASLEEP), 61.0, True),
+        (ModelDemand(waiting=1), ModelOutlook(state=State.LOADING, estimate_ms=300_000), 350.0, False),
+        (ModelDemand(waiting=1), ModelOutlook(state=State.AWAKE), 999.0, False),
+        (ModelDemand(streaming=5), ModelOutlook(state=State.ASLEEP), 999.0, False),
+    ],
+)
+def test_what_waits_while_no_model_moves_is_said_to_be_wedged(
+    demand: ModelDemand, seen: ModelOutlook, still_s: float, wedged_: bool
+) -> None:
+    assert bool(wedged({"chat": demand}, {"chat": seen}, still_s, 60.0)) is wedged_
+    both = {"chat": demand, "new": ModelDemand(waiting=1)}
+    assert bool(wedged(both, {"chat": seen}, still_s, 60.0)) is (wedged_ or still_s == 999.0), "of one nothing is known"
+
+
+# -- ladders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_of_a_ladder_goes_on_where_its_model_fails_and_the_client_has_nothing() -> None:
+    it = world(awake=False)
+    it.feed(e.Outlook("loading"))
+    stream, whole = (
+        it.arrive(COMPLETION, BODY, ladder=True),
+        it.arrive(COMPLETION, {**BODY, "stream": False}, ladder=True),
+    )
+    unsafe = it.arrive("/v1/load_lora_adapter", {"a": 1}, ladder=True)
+    it.wait(6.0)
+    it.feed(e.Outlook("failed", "it doesn't fit"))
+    assert [client.outcome for client in (stream, whole)] == [e.Outcome.HANDED_ON] * 2
+    assert comments(stream) == ["loading"] and not whole.body
+    assert unsafe.status == 503, "what may change something isn't asked twice"
+
+
+def test_a_ladder_goes_on_at_an_engines_own_error_and_not_once_an_answer_has_begun() -> None:
+    full = replace(FAILED, status=429)
+    it = World(e.Bounds(**POOL), say=lambda *_, **__: full)
+    it.grant()
+    refused, last = it.arrive(COMPLETION, BODY, ladder=True), it.arrive(COMPLETION, BODY)
+    it.run()
+    assert refused.outcome is e.Outcome.HANDED_ON and last.status == 429
+    it = World(e.Bounds(**POOL), say=lambda *_, **__: FAILED)
+    it.grant()
+    client, last = it.arrive(COMPLETION, BODY, ladder=True), it.arrive(COMPLETION, BODY)
+    it.run()
+    it.wait(2.0)
+    assert client.outcome is e.Outcome.HANDED_ON and (last.ended, last.status) == ("whole", 500)
+    it = world()
+    begun = it.arrive(COMPLETION, BODY, ladder=True)
+    step(it, begun, 4)
+    it.rest()
+    it.wait(100.0)
+    assert begun.ended == "cut"
+
+
+def test_a_refusal_of_the_engines_is_the_answer_of_the_whole_ladder() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, {**BODY, "max_tokens": -1}, ladder=True)
+    it.run()
+    assert client.status == 400
+
+
+def test_what_was_told_to_wait_for_another_model_gets_the_rest_of_one_stream() -> None:
+    whole, _ = undisturbed(COMPLETION, BODY)
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    it.run()
+    greeted = SimClient(9, client.kind, status=200)
+    it.clients[9] = greeted
+    it.feed(e.Arrived(9, client.kind, True))
+    it.run()
+    assert answered(greeted) and greeted.events == whole.events
+
+
+def test_where_an_engine_tells_no_token_ids_an_answer_is_made_the_same_again() -> None:
+    def of(**fields: Any) -> kinds.Kind:
+        body = json.dumps({**BODY, **fields}).encode()
+        return kinds.kind_of("POST", COMPLETION.encode(), [], body, request_id="r", seed=7, tells_ids=False)
+
+    drawn, greedy = of(temperature=1), of()
+    assert drawn.recovery is greedy.recovery is kinds.Recovery.COMPARED and drawn.same_again and greedy.same_again
+    assert json.loads(drawn.body)["seed"] == 7 and "seed" not in json.loads(greedy.body)
