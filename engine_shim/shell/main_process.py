@@ -215,16 +215,20 @@ class Main:
         else.
 
         A drain for a switchover runs in a thread of its own: when the switchover is called off, the engine serves on
-        at once, and not when the drain returns.
+        at once, and not when the drain returns. That it is called off may be heard before that it begins: each comes
+        from a thread of its own.
         """
         drain: Order | None = None
+        called_off = False
         while True:
             try:
                 order = self.orders.get(timeout=REOPEN_S if drain is not None and self.state == "active" else None)
             except queue.Empty:  # it was called off, and may have begun only after that
                 self.engine.resume()
                 continue
-            if order.what in ("drain", "end"):
+            if order.what == "drain" and called_off:
+                order.off, called_off = True, False
+            elif order.what in ("drain", "end"):
                 drain = order
                 self.lock.serving("")
                 if self.state == "active":
@@ -236,7 +240,10 @@ class Main:
                     return order.what
             elif order.what in ("leave", "sleep"):
                 return order.what
-            elif order.what == "resume" and self.state == "draining":
+            elif order.what == "resume":
+                if self.state == "active":
+                    called_off = True
+                    continue
                 if drain is not None:
                     drain.off = True
                 self.engine.resume()

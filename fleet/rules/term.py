@@ -4,7 +4,8 @@
    question. Of the database's times only differences are used.
 2. A lease is relied on until a third of a term before it ends: two thirds of a term after the last renewal began. What
    runs under it is stopped then, and that is final: a late answer revives nothing.
-3. It is renewed every third of a term, and more often while no answer comes.
+3. It is renewed every third of a term, and more often while no answer comes: a failure is followed by a pause, which
+   doubles with the next one, up to a tenth of a term. So a crowd lets a database that is behind catch up.
 4. One question is under way at a time. It has a bound, and what comes after that isn't listened to.
 5. A waiter looks every second; it asks for its grant when nothing is in its way, and often enough to keep its place. It
    waits for a bounded time.
@@ -140,8 +141,8 @@ class Term:
         self._kept_at = -math.inf
         """When the last question began that has kept the place, or the lease."""
         self._looked_at = -math.inf
-        self._not_before = now
-        """After a failure."""
+        self._not_before, self._failures = now, 0
+        """After failures, one behind the other."""
         self._answered = self._wanted = self._turn = False
         self._why = self._waits = ""
         self._releases = 0
@@ -181,7 +182,7 @@ class Term:
             if isinstance(event, Failed):
                 self._failed(event, now)
             else:
-                self._answered = True
+                self._answered, self._failures = True, 0
                 _ANSWERS[under_way](self, event.rows, now)
         while callable(step := self._plan(now)):
             step(now)
@@ -318,7 +319,8 @@ class Term:
 
     def _retry(self, why: str, now: float) -> None:
         self._why = why
-        self._not_before = now + self._pause_s
+        self._not_before = now + min(self._pause_s * 2**self._failures, self.wish.ttl_s / 10)
+        self._failures += 1
         if self.phase is Phase.RELEASES and self._releases >= _RELEASES:
             self.phase = Phase.OVER
             self._out.append(Over())

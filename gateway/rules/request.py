@@ -6,7 +6,8 @@ The client has the bytes that were passed on, and nothing takes them back. Every
    an error that says that there is none: never an answer that is cut and looks complete.
 2. An answer is complete when each of its choices has a reason to end. `[DONE]` without that, a body that ends early, an
    error of the engine's: all of these are doubts, and the lock is asked. If the engine has lost it, another goes on. If
-   it still holds it, the failure is the engine's own word, and is passed on.
+   it still holds it, the failure is the engine's own word, and is passed on. A 503 is its word when it is said again:
+   an engine that stops to serve says it too, and the lock may not have heard yet.
 3. What is no answer at all (HTTP or JSON that is none) isn't put down to a death: it is the end, and is reported. A
    body in one piece that is none is reported, and is a doubt all the same: an engine that dies may leave half of it.
 4. Nothing is passed on of an engine that the door has taken away.
@@ -49,8 +50,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Request:
     __slots__ = (
-        "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
-        "_untold", "account", "kind", "max_len", "number", "phase", "recoveries", "silent", "token", "url",
+        "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out",
+        "_proven", "_restarts", "_untold", "account", "kind", "max_len", "number", "phase", "recoveries",
+        "silent", "token", "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float, greeted: bool = False) -> None:
@@ -79,6 +81,8 @@ class Request:
         self._failure: Failure | None = None
         self._asked_at = self._heard_at = now
         """When its engine was asked, and when it last said anything."""
+        self._asked_again = 0
+        """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
         self._out: list[e.Effect] = []
 
@@ -373,6 +377,9 @@ class Request:
             return
         if self.phase is not Phase.ASKED:
             self.recoveries.pop()
+        self._wait_on()
+
+    def _wait_on(self) -> None:
         self._leave_engine()
         self._out.append(e.Wait(self.number, self._delivery.paused, tokens_to_read(self.kind, self.account)))
 
@@ -390,6 +397,12 @@ class Request:
         leg = None if self._delivery.opened else failure.leg
         if event.lost:
             self._go_on(now)
+        elif self._may_ask_again(failure.leg):
+            self._asked_again = self.token
+            if self._delivery.opened:
+                self._go_on(now)
+            else:
+                self._wait_on()
         elif leg is not None:
             self._say_whole(leg.status, leg.headers, b"".join(leg.body), why=failure.why)
         elif failure.event and not self._delivery.opened:
@@ -401,6 +414,12 @@ class Request:
             self._over(e.Outcome.ENDED, failure.why)
         else:
             self._end_badly(f"the engine failed, and still holds the lock: {failure.why}")
+
+    def _may_ask_again(self, leg: Leg | None) -> bool:
+        if leg is None or leg.status != 503 or self._asked_again == self.token:
+            return False
+        recovery = self._recovery()
+        return self.kind.repeatable if recovery is None else recovery is not Recovery.ENDED
 
     def _taken_away(self, event: e.TakeAway, now: float) -> None:
         if self.phase in WITH_AN_ENGINE:

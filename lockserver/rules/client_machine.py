@@ -129,8 +129,9 @@ class ClientMachine:
             self._draining = True
             self._out.append(c.BeginDrain(message.round, message.timeout_s))
         elif isinstance(message, m.Resume):
-            self._draining = False
-            self._out.append(c.ServeOn(message.why))
+            if self._draining:  # a plan may be off before it has come so far
+                self._draining = False
+                self._out.append(c.ServeOn(message.why))
         elif isinstance(message, m.Exit):
             self._out.append(c.End())
         elif isinstance(message, m.GiveBack):

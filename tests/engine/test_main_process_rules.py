@@ -256,6 +256,13 @@ def test_who_serves_has_nothing_to_resume(book: Notebook) -> None:
     assert switched(book, "resume") == END
 
 
+def test_a_drain_that_is_heard_of_after_it_was_called_off_is_none(book: Notebook) -> None:
+    drains = ["lock.serving", f"draining {TOKEN}"]
+    assert switched(book, "resume", "drain", "drained") == ["engine.resume", *END]
+    book.lines.clear()
+    assert switched(book, "resume", "drain", "drained", "drain", "resume") == ["engine.resume", *drains, *AGAIN, *END]
+
+
 def test_told_to_end_while_it_drains_it_drains_to_its_end(book: Notebook) -> None:
     main, _, _ = made(book)
     main.orders.put(main_process.Order("drain"))

@@ -85,6 +85,8 @@ class Nights:
             self.house.add(asked)
             reached = "draining" if step == "drain" else "giving back"
             until(lambda: (status := self.house.status()) and status.plan and status.plan.step == reached, reached)
+            if step == "drain":
+                holder.until("Draining")
             if step == "asleep":
                 holder.until("Sleeping")
                 until(lambda: not self.house.endpoints(holder.engine_id), "it is asleep")
@@ -99,10 +101,10 @@ class Nights:
 
     def sees_what_follows(self, step: str, victim: str) -> None:
         if step == "drain" and victim == "lock server":
+            self.all_there()  # the new server announces the holder by its file, before it knows that the drain is off
             until(self.house.endpoint, "the holder serves on")
             self.house.answers_as_ever(self.kind)
             assert self.awake().state()["token"] == self.token
-            self.all_there()
         elif step == "drain":
             self.served_anew()
         else:

@@ -32,8 +32,10 @@ def main() -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
+    refused = 0
+    """One wish after another: a crowd that comes back at once keeps a database that is behind from catching up."""
     while not over:
-        mode = Mode.EXCLUSIVE if dice.random() < 0.3 else Mode.SHARED
+        mode = Mode.EXCLUSIVE if dice.random() < 0.15 else Mode.SHARED
         wait_s = dice.choice((2.0, 10.0, 30.0))
         priority = dice.choice((0, 0, 9)) if mode is Mode.EXCLUSIVE else 0
         wish = Wish(host, mode, f"contender {seed}", "", priority, float(ttl_s), wait_s, 1.0)
@@ -61,7 +63,10 @@ def main() -> None:
             time.sleep(0.02)
         it.give_back()
         it.join(20)
-        time.sleep(dice.uniform(0, 0.5))
+        refused = refused + 1 if any(each.end is t.End.REFUSED for each in ended) else 0
+        pause_until = holding.clock() + dice.uniform(0, 0.5) * min(2**refused, 16)
+        while not over and holding.clock() < pause_until:
+            time.sleep(0.02)
     say("done")
 
 

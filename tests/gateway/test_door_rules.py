@@ -941,3 +941,76 @@ def test_whoever_reads_again_has_got_nothing_yet() -> None:
     grant.lease(1, 0.0, 100)
     del grant.unproven[1]
     assert "leases of token 3" in grant.check(1) and "leases of token 3" in grant.check(None)
+
+
+# -- a 503 of an engine that serves, as far as the lock knows ---------------------------------------------------------
+
+
+def says_503(it: World, client: SimClient) -> None:
+    """To all that it was asked, and the lock says nothing new for so long that this would be its word."""
+    said = b'{"error": {"message": "the engine is draining", "code": 503}}'
+    for exchange in it.exchanges:
+        assert exchange.ask.request == client.number
+        headers = [(b"content-type", b"application/json")]
+        it.feed(e.Heard(client.number, exchange.ask.leg, e.Head(503, headers, len(said)), said, True))
+        it.engines[exchange.ask.token].exchanges.pop((client.number, exchange.ask.leg), None)
+    it.wait(2 * it.machine.bounds.hold_s)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_engine_that_says_503_is_asked_once_more(opened: bool) -> None:
+    """Its lock server is new, and may not have heard yet that this engine stops to serve, or that it goes on."""
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    if opened:
+        step(it, client, 4)
+        die_with_all(it)
+        it.grant()
+    says_503(it, client)
+    assert not client.ended and len(it.exchanges) == 1, "it is asked again"
+    it.run()
+    assert answered(client) and client.events == undisturbed(COMPLETION, BODY)[0].events
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_503_that_is_said_again_is_the_engines_word(opened: bool) -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    if opened:
+        step(it, client, 4)
+        die_with_all(it)
+        it.grant()
+    says_503(it, client)
+    says_503(it, client)
+    assert client.ended and not it.exchanges
+    assert opened or (client.status, client.outcome) == (503, e.Outcome.ANSWERED)
+
+
+def test_another_engines_503_is_a_first_one() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    says_503(it, client)
+    die_with_all(it)
+    it.grant()
+    says_503(it, client)
+    assert not client.ended
+    it.run()
+    assert answered(client)
+
+
+def test_what_may_change_something_isnt_asked_twice_for_a_503() -> None:
+    it = world()
+    client = it.arrive("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "b"})
+    says_503(it, client)
+    assert (client.status, client.outcome) == (503, e.Outcome.ANSWERED) and not it.exchanges
+
+
+@pytest.mark.parametrize("status", [500, 502])
+def test_other_errors_are_an_engines_word_at_once(status: int) -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    (exchange,) = it.exchanges
+    it.feed(e.Heard(client.number, exchange.ask.leg, e.Head(status, [], 0), b"", True))
+    it.engines[1].exchanges.clear()
+    it.wait(2 * it.machine.bounds.hold_s)
+    assert client.status == status and not it.exchanges

@@ -639,6 +639,11 @@ def test_drain_resume_and_exit_are_the_programs(client: Client) -> None:
     assert client.hear(m.Exit(round=2)).of(c.End) == [c.End()]
 
 
+def test_a_plan_that_is_off_before_the_drain_is_nothing_to_serve_on_from(client: Client) -> None:
+    client.holder().hear(m.Resume(why="called off"))
+    assert not client.of(c.ServeOn)
+
+
 def test_an_answer_that_is_ready_when_the_server_is_away_is_not_said(client: Client) -> None:
     client.holder().hear(m.Drain(round=2, timeout_s=9.0)).away()
     assert not client.tell(c.DrainEnded(2, True)).said
