@@ -51,11 +51,14 @@ class Database:
         self.last = 0.0
         """The host's time, as it was said last."""
         self.promised: dict[str, float] = {}
+        self.doors: set[object] = set()
+        """The incarnations of doors that have reached it."""
 
     def clock(self) -> float:
         return self.offset + self.rate * self.world.now
 
     def call(self, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        self.doors.update(values[each] for each in values if each == "incarnation")
         if self._sqlite is not None:
             return self._sqlite.call(name, **values)
         rows = self.model.call(name, **values)

@@ -45,7 +45,7 @@ class Door:
             return
         dice = self.world.random
         self.incarnation += 1
-        name = f"{self.number:08}-door-{self.incarnation:07}"
+        self.name = name = f"{self.number:08}-door-{self.incarnation:07}"
         ttl_s, drain_s = dice.choice((3.0, 6.0, 6.0, 12.0)), dice.choice((0.0, 2.0, 10.0))
         self.machine = DoorLease(Bounds(HOST, f"door {self.number}", name, ttl_s, drain_s), self.clock())
         self.gate, self.strangers, self.armed = LeaseSeen(open=False), 0, 0
@@ -239,7 +239,7 @@ class Truth:
         self._number += 1
         self.with_engine[door, request] = self._number
         for run in self.runs:
-            run.strangers.add(f"door {door.number}")
+            run.strangers.add(door.name)
         return self._number
 
     def left(self, door: Door, request: int, number: int | None = None) -> bool:
@@ -256,7 +256,7 @@ class Run:
     def __init__(self, world: "World", token: int) -> None:
         self.world, self.faults = world, not world.quiet()
         self._token, self._end, self._seen = token, 0.0, True
-        self.strangers = {f"door {door.number}" for door, _ in world.truth.with_engine}
+        self.strangers = {door.name for door, _ in world.truth.with_engine}
         self._before: Mapping[str, Row] = {}
         found = self._look()
         if found is None:
@@ -278,7 +278,7 @@ class Run:
             if not late or self.world.now >= self._end:
                 why = clean.taints(self._before, doors, late)
                 self.world.judged[bool(why) or not self._seen] += 1
-                dirty = self.strangers & doors.keys()  # a door that has never reached its database isn't known
+                dirty = self.strangers & self.world.database.doors  # one that has never reached it isn't known
                 self.world.claim(bool(why) or not self._seen or not dirty, "a run is called clean, and wasn't")
                 self.world.claim(self.faults or not why, f"a run is called tainted without a fault: {why}")
                 return
