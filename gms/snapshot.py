@@ -176,8 +176,10 @@ def _save(readers: Sequence[Reader], key: str, place: Path, progress: Progress) 
         ranks = tuple(replace(rank, shards=each) for rank, each in zip(ranks, shards, strict=True))
         _fsync(place)
         durable.DurableFile(place, mf.NAME).write(mf.encode(replace(manifest, ranks=ranks)))
-    finally:
-        _clean(place)  # what was before, or what has come of this one
+    except BaseException:
+        _clean(place, manifest.id)
+        raise
+    _clean(place)
     return replace(manifest, ranks=ranks)
 
 
@@ -217,12 +219,16 @@ def _alone(place: Path) -> Iterator[None]:
         yield
 
 
-def _clean(place: Path) -> None:
-    """Files of saves that are over, or were killed, and not of the snapshot that is there."""
+def _clean(place: Path, failed: str = "") -> None:
+    """Files of saves that are over, or were killed, and not of the snapshot that is there. Where that is the one that
+    `failed`, its name is perhaps not on disk: then the one before stays as well.
+    """
     try:
         snapshot = find(place)
     except BadSnapshot:
         return  # nothing says which are its own
+    if failed and snapshot is not None and snapshot.manifest.id == failed:
+        return
     for path in place.iterdir():
         if mf.is_of_another(path.name, snapshot.manifest.id if snapshot is not None else ""):
             path.unlink(missing_ok=True)

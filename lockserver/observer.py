@@ -94,31 +94,33 @@ class Observer(looking.Observer):
 
 
 def watch_forever(
-    run_dir: Path | str, timeout_s: float = TIMEOUT_S, *, asks: bool = False, idle_s: float = TIMEOUT_S
-) -> Iterator[m.Status | None]:
-    """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused. `asks`: one
-    that has been silent for `idle_s` is asked, so that a stopped one is noticed, too; an answer is no change.
+    run_dir: Path | str, timeout_s: float = TIMEOUT_S, *, asks: bool = False, idle_s: float = TIMEOUT_S,
+    over: Callable[[], bool] = lambda: False,
+) -> Iterator[m.Status | None]:  # fmt: skip
+    """Every change of state, for ever or until it is `over`; one None when there is no server (or a silent one). Raises
+    Refused. `asks`: one that has been silent for `idle_s` is asked, so that a stopped one is noticed, too; an answer is
+    no change.
     """
     question = m.AskStatus() if asks else None
     return looking.watch_forever(
-        lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status, question=question, idle_s=idle_s
+        lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status, question=question, idle_s=idle_s, over=over
     )
 
 
 def watch_for_good(
-    run_dir: Path | str, tell: Callable[[m.Status | None], object], alarm: Callable[[str], None], *, asks: bool = False
-) -> None:
-    """For a thread of a program that has to see the lock for as long as it lives, or until `tell` returns False. `tell`
+    run_dir: Path | str, tell: Callable[[m.Status | None], object], alarm: Callable[[str], None], *,
+    asks: bool = False, over: Callable[[], bool] = lambda: False,
+) -> None:  # fmt: skip
+    """For a thread of a program that has to see the lock for as long as it lives, or until it is `over`. `tell`
     is told every change, and None while the lock can't be seen: there is no server, or it refuses. A refusal may pass
     (a mode that a person is changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever
     `tell` raises.
     """
     said = ""
-    while True:
+    while not over():
         try:
-            for status in watch_forever(run_dir, asks=asks):
-                if tell(status) is False:
-                    return
+            for status in watch_forever(run_dir, asks=asks, over=over):
+                tell(status)
                 said = "" if status is not None else said
         except Exception as error:
             why = str(error) if isinstance(error, ObserverError) else f"{type(error).__name__}: {error}"
@@ -126,6 +128,5 @@ def watch_for_good(
                 alarm(why)
             said = why
         with contextlib.suppress(Exception):  # whatever it is was told above
-            if tell(None) is False:
-                return
+            tell(None)
         time.sleep(REFUSED_RETRY_S)

@@ -103,12 +103,11 @@ class Pair(Turns):
             self.feed(e.LockSeen(state="HELD", newest=1, token=1, engine_id="remote", url=self.url))
             return
 
-        def tell(status: Status | None) -> bool:
+        def tell(status: Status | None) -> None:
             if not self.closed:
                 self.loop.call_soon_threadsafe(self._lock_said, status)
-            return not self.closed
 
-        watch(self.run_dir, tell, self.log)
+        watch(self.run_dir, tell, lambda: self.closed, self.log)
 
     def _hear_from_afar(self, event: e.Event) -> None:
         """No lock says why an endpoint elsewhere can't be reached."""

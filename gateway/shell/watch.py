@@ -12,14 +12,15 @@ from lockserver.observer import Status, watch_for_good
 from sidecar.terminal.logs import Log
 
 
-def watch(run_dir: Path, tell: Callable[[Status | None], bool], log: Log) -> None:
-    """In a thread of its own, until `tell` says that it is enough."""
+def watch(run_dir: Path, tell: Callable[[Status | None], None], over: Callable[[], bool], log: Log) -> None:
+    """In a thread of its own, until it is `over`."""
 
     def alarm(why: str) -> None:
         log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
 
     def work() -> None:
-        watch_for_good(run_dir, tell, alarm, asks=True)  # a stopped server can fail nothing over, as little as none
+        # A stopped server can fail nothing over, as little as none.
+        watch_for_good(run_dir, tell, alarm, asks=True, over=over)
 
     threading.Thread(target=work, name=f"watch {run_dir}", daemon=True).start()
 

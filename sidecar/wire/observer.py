@@ -176,8 +176,9 @@ def watch_forever(
     *,
     question: Message | None = None,
     idle_s: float = TIMEOUT_S,
+    over: Callable[[], bool] = lambda: False,
 ) -> Iterator[Reply | None]:
-    """Every change of state, for ever; one None when there is no server (or a silent one).
+    """Every change of state, for ever or until it is `over`; one None when there is no server (or a silent one).
 
     A server that goes is seen at once, by its end of file; the next one is looked for ten times a second. One that is
     stopped says as little as one whose state doesn't change: with a `question` it is asked when it has been silent for
@@ -185,13 +186,13 @@ def watch_forever(
     """
     away = False
     wait_s = RETRY_FIRST_S
-    while True:
+    while not over():
         try:
             with look() as observer:
                 observer.tell(watch)
                 patience: float | None = observer.timeout_s
                 asked = True
-                while True:
+                while not over():
                     try:
                         status = observer.hear(kind, patience)
                     except ServerSilent:

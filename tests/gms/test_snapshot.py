@@ -2,6 +2,7 @@
 leaves the one that was there.
 """
 
+import errno
 import json
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from gms.rules import manifest as mf
 from gms.snapshot import BadSnapshot, CannotSave, Snapshot, _alone, find, save
+from sidecar.kernel import durable
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.gms.test_transfer import environment, gmsctl
 from tests.support.processes import ROOT
@@ -160,6 +162,29 @@ def test_two_do_not_save_to_one_place_and_what_cant_be_saved_leaves_what_was(hou
         save([reader], "weights", place)
     assert there(place).manifest == first
     assert gmsctl(house, "save", place / mf.NAME).stderr.endswith(f"{place / mf.NAME} can't be written: File exists\n")
+
+
+def test_a_save_whose_name_is_perhaps_not_on_disk_leaves_the_snapshot_before_it(
+    house: House, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power may bring the old manifest back. (Here the last fsync is played: no disk fails on demand.)"""
+    old, write = (place / mf.NAME).read_bytes(), durable.DurableFile.write
+
+    def half(file: durable.DurableFile, data: bytes) -> None:
+        write(file, data)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with house.client("saves") as client, client.read(10) as reader, monkeypatch.context() as patched:
+        patched.setattr(durable.DurableFile, "write", half)
+        with pytest.raises(CannotSave, match="Input/output"):
+            save([reader], "weights", place)
+    assert shard(place).exists()
+    (place / mf.NAME).write_bytes(old)
+    assert shard(place).exists()
+    with house.client("saves") as client, client.read(10) as reader:
+        save([reader], "weights", place)
+    new = there(place).manifest.id
+    assert not [path for path in place.iterdir() if mf.is_of_another(path.name, new)], "the next one clears up"
 
 
 def test_the_manifest_says_what_it_is_of(place: Path) -> None:

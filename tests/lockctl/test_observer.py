@@ -19,6 +19,7 @@ from lockserver.observer import (
     ObserverError,
     Refused,
     ServerSilent,
+    watch_for_good,
     watch_forever,
 )
 from lockserver.rules import messages as m
@@ -105,6 +106,22 @@ def test_one_that_asks_notices_a_server_that_is_stopped_while_nothing_changes(ho
     assert None in seen
     server.send(signal.SIGCONT)
     assert next(seen) is not None
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_watch_for_good_ends_when_it_is_over_with_and_without_a_server(house: House, there: bool) -> None:
+    if there:
+        house.serve()
+    over, told = threading.Event(), threading.Event()
+    watch = threading.Thread(
+        target=watch_for_good, args=(house.run_dir, lambda status: told.set(), print),
+        kwargs={"asks": True, "over": over.is_set},
+    )  # fmt: skip
+    watch.start()
+    assert told.wait(DEADLINE_S) and watch.is_alive()
+    over.set()
+    watch.join(DEADLINE_S)
+    assert not watch.is_alive()
 
 
 # -- servers that are none ---------------------------------------------------------------------------------------------
