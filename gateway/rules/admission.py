@@ -295,6 +295,9 @@ class Admission:
         if event.until == -math.inf < before.until:
             for request in state.unleased:
                 self._count_stranger(request)
+        elif before.until == -math.inf < event.until:  # it is covered now: uncovered once more it counts anew
+            for request in state.unleased:
+                visitors[request].stranger = False
         if event.open and not before.open:
             for request in list(visitors.interrupted):  # their wait for an engine begins now
                 visitors.stop_waiting(request)

@@ -9,7 +9,8 @@
    on any more; or, while another has the host alone, when that lease has ended for certain.
 4. What was with an engine while the door had no lease that it could rely on is a stranger. Strangers are counted, and
    reported before the door asks for its next lease, and whenever a lease of another has begun or ended. One that was
-   still there at a report counts again in the next one: another may have had the host in between.
+   still there at a report counts again in the next one: another may have had the host in between. One that the door's
+   lease has covered since is none any more, and counts anew when that is lost.
 
 The lease itself is `fleet/rules/term.py`'s, what becomes of a request `admission.py`'s. Pure.
 """

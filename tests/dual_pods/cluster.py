@@ -174,7 +174,8 @@ class Cluster:
             known.process.wait()
             del self.running[meta["uid"]]
             self._status(pod, "Failed", {"terminated": {"exitCode": 137}}, ready=False)
-            self.delete(meta["name"], gracePeriodSeconds="0")
+            gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+            self.server.ask("DELETE", f"{PODS}/{meta['name']}", gone)
         elif known is not None and known.process.poll() is not None:
             self._start(pod)
         elif known is not None and not self._is_server(pod):
@@ -201,7 +202,7 @@ class Cluster:
             if wanted <= len(free):
                 self.given[uid] = free[:wanted]
                 target = {"apiVersion": "v1", "kind": "Node", "name": node}
-                body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
+                body = {"metadata": {"name": pod["metadata"]["name"], "uid": uid}, "target": target}
                 self.server.ask("POST", f"{PODS}/{pod['metadata']['name']}/binding", body)
                 return
         condition = {
@@ -256,7 +257,8 @@ class Cluster:
     def _patch_status(self, pod: dict[str, Any], status: dict[str, Any]) -> None:
         kind = "application/strategic-merge-patch+json"
         path = f"{PODS}/{pod['metadata']['name']}/status"
-        self.server.ask("PATCH", path, {"status": status}, content_type=kind, user_agent="kubelet/1")
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}  # not of another one of the same name
+        self.server.ask("PATCH", path, body, content_type=kind, user_agent="kubelet/1")
 
     def _end_what_has_gone(self, there: set[str]) -> None:
         for uid in set(self.running) - there:

@@ -141,6 +141,8 @@ class Door:
         if gate.until == -math.inf < before.until:
             for request in self.engine:
                 self.count(request)
+        elif before.until == -math.inf < gate.until:
+            self.engine = dict.fromkeys(self.engine, False)
         if gate.open:
             waiting, self.waiting = self.waiting, []
             for request in waiting:

@@ -127,6 +127,18 @@ def test_what_no_lease_covers_is_a_stranger_and_marked() -> None:
     assert strangers(it) == 2, "each once"
 
 
+def test_a_stranger_that_a_lease_has_covered_since_counts_anew_when_it_is_uncovered() -> None:
+    """Found by the simulator, seed 58244: another had the host when the lease was lost again, and was told nothing."""
+    it = world()
+    it.feed(HELD)
+    step(it, it.arrive(COMPLETION, BODY), 2)
+    for count in (1, 2):
+        it.feed(e.LeaseSeen(until=-math.inf, newest=3))
+        assert strangers(it) == count and it.machine.admission.strange == 1
+        it.feed(HELD)
+        assert strangers(it) == count and it.machine.admission.strange == 0
+
+
 def test_a_door_that_was_stopped_counts_what_ended_before_it_knew() -> None:
     """Its lease was over while it was stopped; then the answers are read first, and the clock after that."""
     it = world()

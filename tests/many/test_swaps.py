@@ -34,6 +34,7 @@ def known(host: Host, asked: list[Stream]) -> list[Stream]:
     """The answers while nothing else happens."""
     answers = [answer for place in range(len(asked)) for answer in asyncio.run(all_of(host.port, asked, None, [place]))]
     host.answered(answers)
+    host.until(lambda: not any(model.streaming for model in host.shown()), "the page has heard that it is over")
     return answers
 
 
