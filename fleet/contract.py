@@ -41,7 +41,8 @@ class Contract:
         self.host = f"contract-{secrets.token_hex(4)}"
         self.store.init([self.host])
         self._patience_s, self._command, self._url = patience_s, command, url
-        self._working = Path(tempfile.mkdtemp(prefix="contract-")) / "working"
+        self._place = tempfile.TemporaryDirectory(prefix="contract-")
+        self._working = Path(self._place.name) / "working"
         self._programs: list[subprocess.Popen[bytes]] = []
 
     def run(self, say: Callable[[str], None]) -> None:
@@ -55,6 +56,7 @@ class Contract:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
+            self._place.cleanup()
 
     def renews(self) -> None:
         """it has a lease while it works, and renews it in time"""
@@ -69,12 +71,13 @@ class Contract:
 
     def waits(self) -> None:
         """it waits while another has the host, and goes on when that is over"""
-        lease = self._take()
+        lease, token = self._take()
         self._working.unlink(missing_ok=True)
         program = self._start()
+        self._until(lambda: next((row for row in self._all() if row.token is None), None), "it asks for the host")
         end = time.monotonic() + 3.0
         while time.monotonic() < end:
-            self.store.call("renew", host=self.host, lease=lease, token=self._row(lease).token)
+            self.store.call("renew", host=self.host, lease=lease, token=token)
             if self._working.exists():
                 raise Broken("it works while another has the host")
             time.sleep(0.1)
@@ -121,12 +124,12 @@ class Contract:
 
     # -- the database ----------------------------------------------------------------------------------------------
 
-    def _rows(self) -> list[Row]:
+    def _all(self) -> list[Row]:
         found = seen(self.store.call("look", host=self.host))
-        return [row for row in found.rows if row.token is not None] if found is not None else []
+        return list(found.rows) if found is not None else []
 
-    def _row(self, lease: str) -> Row:
-        return next(row for row in self._rows() if row.lease == lease)
+    def _rows(self) -> list[Row]:
+        return [row for row in self._all() if row.token is not None]
 
     def _held(self, what: str) -> Row:
         row = self._until(lambda: next(iter(self._rows()), None), what)
@@ -145,16 +148,18 @@ class Contract:
         while (found := look()) is None:
             if time.monotonic() >= end:
                 raise Broken(f"not within {self._patience_s:g} s: {what}")
+            if (code := self._programs[-1].poll()) is not None:
+                raise Broken(f"the program has ended, with {code}, before this: {what}")
             time.sleep(0.02)
         return found
 
-    def _take(self) -> str:
+    def _take(self) -> tuple[str, int]:
         lease = secrets.token_hex(16)
         values = {"mode": "exclusive", "priority": 0, "holder": "the contract's test", "purpose": "", "drain": 0.0}
         rows = self.store.call("ask", host=self.host, lease=lease, ttl=10.0, wait=10.0, **values)
         if rows[0]["token"] is None:
             raise Broken("a lease is left of a program that has ended")
-        return lease
+        return lease, rows[0]["token"]
 
 
 def main(argv: list[str] | None = None) -> int:

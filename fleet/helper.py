@@ -18,13 +18,13 @@ import contextlib
 import os
 import queue
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from fleet.rules import term as t
 from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Wish, check
 from fleet.shell.holding import Holding, holder_name
 from fleet.shell.store import default_database, open_store
+from sidecar.terminal.logs import complain
 
 HEADER = "x-failover-lease"
 _GIVING_BACK_S = 10.0
@@ -74,16 +74,12 @@ class Lease:
             self._take(self._told.get())
             return self
         except BaseException:  # it may be granted by now
-            self._holding.give_back()
-            self._holding.join(_GIVING_BACK_S)
+            self._holding.give_back(_GIVING_BACK_S)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._holding is not None
-        self._holding.give_back()
-        self._holding.join(_GIVING_BACK_S)
+        self._holding.give_back(_GIVING_BACK_S)
         if self.lost and kind is None:
             raise LeaseLost(self.lost)
 
@@ -104,9 +100,7 @@ class Lease:
         self._task = asyncio.current_task()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None  # from here on the loss is said, and cancels nothing
         assert task is not None and self._holding is not None and self._loop is not None
         if self._cancelled:
@@ -131,7 +125,10 @@ class Lease:
             self.lost = effect.why
             self._in_loop(self._cancel)
             if self._on_lost is not None:
-                self._on_lost(effect.why)
+                try:
+                    self._on_lost(effect.why)
+                except Exception as error:  # the lease is given back all the same
+                    complain(f"fleet: on_lost raised {error!r}")
 
     def _in_loop(self, call: Callable[[], object]) -> None:
         if self._loop is not None:
@@ -145,33 +142,18 @@ class Lease:
 
 
 def exclusive(
-    host: str,
-    *,
-    purpose: str,
-    database: str | None = None,
-    priority: int = 0,
-    wait_s: float = WAIT_S,
-    ttl_s: float = TTL_S,
-    drain_s: float = DRAIN_S,
-    holder: str = "",
-    on_lost: Callable[[str], None] | None = None,
-) -> Lease:
+    host: str, *, purpose: str, database: str | None = None, priority: int = 0, wait_s: float = WAIT_S,
+    ttl_s: float = TTL_S, drain_s: float = DRAIN_S, holder: str = "", on_lost: Callable[[str], None] | None = None,
+) -> Lease:  # fmt: skip
     """The host alone. Raises NotGranted, where the block begins, after `wait_s` at the latest."""
-    holder = holder or holder_name()
-    wish = Wish(host, Mode.EXCLUSIVE, holder, purpose, priority, ttl_s, wait_s, drain_s)
+    wish = Wish(host, Mode.EXCLUSIVE, holder or holder_name(), purpose, priority, ttl_s, wait_s, drain_s)
     return Lease(wish, database, on_lost)
 
 
 def shared(
-    host: str,
-    *,
-    purpose: str,
-    database: str | None = None,
-    wait_s: float = WAIT_S,
-    ttl_s: float = TTL_S,
-    holder: str = "",
-    on_lost: Callable[[str], None] | None = None,
-) -> Lease:
+    host: str, *, purpose: str, database: str | None = None, wait_s: float = WAIT_S, ttl_s: float = TTL_S,
+    holder: str = "", on_lost: Callable[[str], None] | None = None,
+) -> Lease:  # fmt: skip
     """The host, with others that share it. `wanted` says when to give way."""
     wish = Wish(host, Mode.SHARED, holder or holder_name(), purpose, 0, ttl_s, wait_s)
     return Lease(wish, database, on_lost)

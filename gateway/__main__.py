@@ -29,6 +29,7 @@ from sidecar.kernel import port_owner, process_setup
 from sidecar.machine import keeper
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
+from sidecar.terminal.names import BadValue
 from sidecar.terminal.settings import (
     Parser,
     count,
@@ -192,7 +193,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
     process_setup.give_large_memory_back()
-    leased = _lease(options) if options.lease_host is not None else None
+    try:
+        leased = _lease(options) if options.lease_host is not None else None
+    except BadValue as error:
+        it.error(f"--lease-name, --lease-ttl-s: {error}")
     settings = Settings(
         tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log,
         leased, options.pool, admin_keys, options.listen[0],
@@ -228,12 +232,14 @@ def _bounds(options: argparse.Namespace) -> Bounds:
 
 
 def _lease(options: argparse.Namespace) -> "lease.Settings":
+    from fleet.rules.leases import Mode, Wish, check
     from gateway.shell.lease import Settings
 
     host, port = options.listen
     where = socket.gethostname() if host in ("", "0.0.0.0", "::") else f"{socket.gethostname()} {host}"
     door = options.lease_name or f"door {where}:{port}"
     drain_s = 1e9 if options.drain_timeout_s is None else options.drain_timeout_s
+    check(Wish(options.lease_host, Mode.SHARED, door, ttl_s=options.lease_ttl_s))
     return Settings(
         options.lease_host, options.database, door, options.when_leased == "refuse", options.lease_ttl_s, drain_s
     )

@@ -4,12 +4,11 @@ A door counts each request that was with an engine while the door had no lease f
 next lease; when an exclusive lease ends it reports at once. A door that doesn't may have let anything through.
 """
 
-import threading
 import time
 from collections.abc import Collection, Mapping
 
 from fleet.rules.leases import Mode, Wish, clock
-from fleet.shell.store import Row, StoreError, open_store
+from fleet.shell.store import Row, StoreError, ask, open_store
 
 PATIENCE_S = 10.0
 _AGAIN_S = 0.2
@@ -38,7 +37,7 @@ class DoorsSeen:
         self._before: dict[str, Row] = {}
         self._unseen = ""
         try:
-            self._before = self._look()
+            self._before = self._look() if wish.mode is Mode.EXCLUSIVE else {}
         except StoreError as error:
             self._unseen = str(error)
 
@@ -67,9 +66,7 @@ class DoorsSeen:
         return f"{count} door{'s' * (count != 1)} let through none but its own requests"
 
     def _look(self) -> dict[str, Row]:
-        cut = threading.Timer(PATIENCE_S, self._store.cut)
-        cut.start()
         try:
-            return {row["door"]: row for row in self._store.call("doors", host=self._wish.host)}
+            return {row["door"]: row for row in ask(self._store, "doors", host=self._wish.host)}
         finally:
-            cut.cancel()
+            self._store.close()  # what is idle for long may be cut on the way, and nobody hears of it

@@ -1,10 +1,11 @@
 """`fleetctl doctor`: what leases stand on, looked at one by one."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
 from fleet.rules.leases import clock, seen, whose
-from fleet.shell.store import Row, SqliteStore, Store, StoreError
+from fleet.shell.store import Row, SqliteStore, Store
 from sidecar.kernel.filesystems import NETWORK, filesystem
 from sidecar.terminal.findings import Finding, fail, ok, warn
 
@@ -12,22 +13,16 @@ CLOCK_OFF_S, WAITS_LONG_S = 5.0, 600.0
 Ask = Callable[..., list[Row]]
 
 
-def examine(store: Store, ask: Ask) -> list[Finding]:
-    return list(_examine(store, ask))
-
-
-def _examine(store: Store, ask: Ask) -> Iterator[Finding]:
+def examine(store: Store, ask: Ask) -> Iterator[Finding]:
     if isinstance(store, SqliteStore) and filesystem(store.path.parent)[0].startswith(NETWORK):
         do = "use PostgreSQL, or a file on a disk of this machine"
         yield fail("file", f"{store.where} is on a network filesystem, where its locks can't be relied on", do)
-    try:
-        began = time.monotonic()
-        hosts = [row["name"] for row in ask("hosts")]
-        took_ms = (time.monotonic() - began) * 1000
-        yield ok("database", f"{store.where} answers ({took_ms:.0f} ms with the connection), {len(hosts)} hosts")
-    except StoreError as error:
-        yield fail("database", str(error), "see above; nothing else can be looked at until then")
-        return
+    began = time.monotonic()
+    hosts = [row["name"] for row in ask("hosts")]
+    took_ms = (time.monotonic() - began) * 1000
+    yield ok("database", f"{store.where} answers ({took_ms:.0f} ms with the connection), {len(hosts)} hosts")
+    if isinstance(store, SqliteStore) and not os.access(store.path, os.W_OK):
+        yield fail("file", f"{store.where} can't be written by this user", "give it the file and its directory")
     if not hosts:
         yield warn("hosts", "there are none", "fleetctl init --host NAME adds one")
     offset_s = 0.0

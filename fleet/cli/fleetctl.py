@@ -11,10 +11,11 @@ if starting.is_command(__name__, "fleetctl"):
 
 import argparse
 import json
+import os
 import queue
 import re
+import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,14 +28,14 @@ from fleet.rules import schedule, statements
 from fleet.rules import term as t
 from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Seen, Wish, check, no_such_host, seen
 from fleet.shell.holding import Holding, clock, holder_name
-from fleet.shell.store import Refused, Row, Store, StoreError, database, default_database, open_store
-from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_LOST
+from fleet.shell.store import ANSWER_S, Refused, Row, Store, StoreError, ask, database, default_database, open_store
+from sidecar.terminal import commands
+from sidecar.terminal.exit_codes import EX_LOST
 from sidecar.terminal.names import BadValue
 from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, end_with_the_reader, say, terminal_paint
+from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 
-REFUSED, NOT_IN_TIME = 69, 75
-ANSWER_S = 10.0
+REFUSED, NOT_IN_TIME, GRACE_S = 69, 75, 10.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -49,20 +50,9 @@ def init(options: argparse.Namespace) -> int:
     store = open_store(options.database)
     found = store.init(options.host, options.grant)
     made = "made" if not found else "there already" if found == statements.VERSION else f"migrated from version {found}"
-    say(
-        f"leases in {store.where}: {made}; hosts: {', '.join(row['name'] for row in ask(store, 'hosts')) or 'none yet'}"
-    )
+    hosts = ", ".join(row["name"] for row in ask(store, "hosts"))
+    say(f"leases in {store.where}: {made}; hosts: {hosts or 'none yet'}")
     return 0
-
-
-def ask(store: Store, what: str, **values: object) -> list[Row]:
-    """With a bound: a database that is stopped says nothing."""
-    cut = threading.Timer(ANSWER_S, store.cut)
-    cut.start()
-    try:
-        return store.call(what, **values)
-    finally:
-        cut.cancel()
 
 
 # -- looking -------------------------------------------------------------------------------------------------------
@@ -80,12 +70,11 @@ def _hosts(store: Store, options: argparse.Namespace) -> list[str]:
 
 
 def fields(host: str, found: Seen, doors: list[Row]) -> dict[str, Any]:
-    said: dict[str, Any] = {"host": host, "now": found.now, "newest": found.newest}
-    wanted = ("door", "strangers", "seen_at", "ended")
-    return said | {
-        "leases": msgspec.to_builtins(found.rows),
-        "doors": [{key: row[key] for key in wanted} | {"ended": bool(row["ended"])} for row in doors],
-    }
+    shown = [
+        {key: row[key] for key in ("door", "strangers", "seen_at")} | {"ended": bool(row["ended"])} for row in doors
+    ]
+    leases = msgspec.to_builtins(found.rows)
+    return {"host": host, "now": found.now, "newest": found.newest, "leases": leases, "doors": shown}
 
 
 def status(options: argparse.Namespace) -> int:
@@ -94,8 +83,7 @@ def status(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps({"hosts": [fields(host, *found) for host, found in hosts.items()]}))
         return 0
-    paint = terminal_paint()
-    for line in status_text.lines({host: found for host, (found, _) in hosts.items()}, paint):
+    for line in status_text.lines({host: found for host, (found, _) in hosts.items()}, terminal_paint()):
         say(line)
     return 0
 
@@ -113,6 +101,7 @@ def watch(options: argparse.Namespace) -> int:
                     last[host] = line
                     said = json.dumps({"at": found.now, **fields(host, found, doors)}) if options.json else line
                     say(said if options.json else f"{time.strftime('%H:%M:%S')}  {said}")
+            last.pop("", None)  # the same error may come again
         except StoreError as error:
             if isinstance(error, Refused):
                 raise
@@ -133,10 +122,15 @@ def history(options: argparse.Namespace) -> int:
 
 def doctor(options: argparse.Namespace) -> int:
     from fleet.cli.doctor import examine
-    from sidecar.terminal.findings import report
+    from sidecar.terminal.findings import Finding, fail, report
 
     store = open_store(options.database)
-    return report(examine(store, lambda what, **values: ask(store, what, **values)), options.json, database=store.where)
+    found: list[Finding] = []
+    try:
+        found += examine(store, lambda what, **values: ask(store, what, **values))
+    except StoreError as error:
+        found.append(fail("database", str(error), "nothing more can be looked at until then"))
+    return report(found, options.json, database=store.where)
 
 
 # -- leases --------------------------------------------------------------------------------------------------------
@@ -145,10 +139,8 @@ def doctor(options: argparse.Namespace) -> int:
 def wish_of(options: argparse.Namespace) -> Wish:
     host, mode = (options.exclusive, Mode.EXCLUSIVE) if options.exclusive else (options.shared, Mode.SHARED)
     wait_s = options.wait_s if getattr(options, "window", None) is None else min(options.wait_s, options.window)
-    wish = Wish(
-        host, mode, options.holder or holder_name(), options.purpose, options.priority, options.ttl_s, wait_s,
-        options.drain_s,
-    )  # fmt: skip
+    it, holder = options, options.holder or holder_name()
+    wish = Wish(host, mode, holder, it.purpose, it.priority, it.ttl_s, wait_s, it.drain_s)
     try:
         check(wish)
     except BadValue as error:
@@ -177,20 +169,23 @@ def acquire(options: argparse.Namespace) -> int:
         }  # fmt: skip
         say(json.dumps(said) if options.json else " ".join(f"{key}={value}" for key, value in said.items()))
     except BaseException:
-        holding.give_back()
-        holding.join(ANSWER_S)
+        holding.give_back(ANSWER_S)
         raise
     return 0
 
 
 def renew(options: argparse.Namespace) -> int:
     store, began = open_store(options.database), clock()
-    ttl_s = {row.lease: row.ttl_s for row in look(store, options.host)[0].rows}.get(options.lease, TTL_S)
+    ttl_s = {row.lease: row.ttl_s for row in look(store, options.host)[0].rows}.get(options.lease)
     row = ask(store, "renew", host=options.host, lease=options.lease, token=options.token)[0]
     if row["lease"] is None or row["token"] != options.token:
-        print("fleetctl renew: it has lapsed: what runs under it has to stop", file=sys.stderr)
+        print("fleetctl renew: it has lapsed, or never was: what runs under it has to stop", file=sys.stderr)
         return EX_LOST
-    left_s = row["expires_at"] - row["now"] - ttl_s * t.MARGIN - (clock() - began)
+    left_s = row["expires_at"] - row["now"]
+    left_s -= (ttl_s or left_s) * t.MARGIN + clock() - began  # it may be too far behind to be shown
+    if left_s <= 0:
+        print("fleetctl renew: another waits, and has for too long: what runs under it has to stop", file=sys.stderr)
+        return EX_LOST
     said = {"relied_on_s": round(left_s, 3), "wanted": bool(row["wanted"])}
     say(json.dumps(said) if options.json else " ".join(f"{key}={value}" for key, value in said.items()))
     return 0
@@ -210,32 +205,28 @@ def release(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     from fleet.cli.run import Run
 
-    if not options.words:
-        options.parser.error("which command? Put it behind --")
     return Run(options, wish_of(options)).run()
 
 
 def every(options: argparse.Namespace) -> int:
-    if not options.words:
-        options.parser.error("which command? Put it behind --")
     wish = wish_of(options)
     told = [f"--{wish.mode.value}", wish.host, "--window", f"{options.window:.15g}s", "--database", options.database]
-    told += ["--holder", options.holder] if options.holder else []
-    for flag, value, usual in (
-        ("--wait-s", wish.wait_s, WAIT_S),
-        ("--ttl-s", wish.ttl_s, TTL_S),
-        ("--drain-s", wish.drain_s, DRAIN_S),
-    ):
-        told += [flag, f"{value:.15g}"] if value != usual else []
+    told += [f"--holder={options.holder}"] if options.holder else []
+    for what, usual in (("wait", WAIT_S), ("ttl", TTL_S), ("drain", DRAIN_S)):
+        value: float = getattr(wish, f"{what}_s")
+        told += [f"--{what}-s", f"{value:.15g}"] if value != usual else []
+    told += [f"--grace-s={options.grace_s:.15g}"] if options.grace_s != GRACE_S else []
     told += ["--quiet"] if options.quiet else []
-    told += ["--purpose", wish.purpose] if wish.purpose else []
+    if options.kind == "cronjob" and (options.image is None or options.database.startswith("sqlite:")):
+        options.parser.error("a pod needs an --image, and a --database that it reaches: postgresql://USER@HOST/NAME")
+    told += [f"--purpose={wish.purpose}"] if wish.purpose else []
     told += ["--priority", str(wish.priority)] if wish.priority else []
-    command = [options.program, "run", *told, "--", *options.words]
+    ours = os.path.abspath(sys.argv[0]) if options.kind == "systemd" and shutil.which(sys.argv[0]) else "fleetctl"
+    command = [options.program or ours, "run", *told, "--", *options.words]
+    unit = (options.name, options.times, command, options.window)
     try:
-        if options.kind == "systemd":
-            say(schedule.systemd(options.name, options.times, command, options.window).rstrip())
-        else:
-            say(schedule.cron_job(options.name, options.times, command, options.window, options.image).rstrip())
+        systemd = options.kind == "systemd"
+        say((schedule.systemd(*unit) if systemd else schedule.cron_job(*unit, options.image)).rstrip())
     except BadValue as error:
         options.parser.error(str(error))
     return 0
@@ -248,22 +239,20 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text, re.ASCII)
     if match is None or not float(match[1]):
         raise BadValue(f"{text!r} is no length of time; allowed: a number with s, m, h or d such as 2h or 90m")
-    return float(match[1]) * _UNITS[match[2]]
+    return min(float(match[1]) * _UNITS[match[2]], 366.0 * 86400)
 
 
 def parser() -> Parser:
     program = Parser(prog="fleetctl", usage="%(prog)s COMMAND ...", description="Leases on hosts.", epilog=words.MAIN)
-    added = program.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    shown: dict[str, Any] = {"help": argparse.SUPPRESS, "prog": "fleetctl"}
+    added = program.add_subparsers(dest="command", metavar="COMMAND", required=True, **shown)
 
-    def add(
-        name: str, does: Callable[[argparse.Namespace], int], what: str, epilog: str, *, prints: bool = True
-    ) -> Parser:
+    def add(name: str, does: Callable[..., int], what: str, epilog: str, *, prints: bool = True) -> Parser:
         command: Parser = added.add_parser(name, description=what, epilog=epilog)
         command.set_defaults(run=does, parser=command)
-        shown = "a file of this user's"
         command.setting(
-            "--database", default=default_database(), parse=database, metavar="URL", shown_default=shown,
-            help="where the leases are: sqlite:///PATH or postgresql://USER@HOST/NAME",
+            "--database", default=default_database(), parse=database, metavar="URL",
+            shown_default="a file of this user's", help="where the leases are: sqlite:///PATH or postgresql://USER@HOST/NAME",
         )  # fmt: skip
         if prints:
             command.add_argument("--json", action="store_true", help="for programs")
@@ -276,46 +265,46 @@ def parser() -> Parser:
     it = add("run", run, "Runs a command under a lease.", words.RUN, prints=False)
     _wish(it)
     it.add_argument("--window", type=valued(duration), metavar="TIME", help="waiting and running take no longer: 2h")
-    it.add_argument(
-        "--grace-s", type=valued(seconds_or_zero), default=10.0, metavar="S",
-        help="between SIGTERM and SIGKILL when the window is over; default 10",
-    )  # fmt: skip
+    _grace(it)
     it.add_argument("words", nargs="*", metavar="COMMAND", help="what to run, and its arguments")
-    for what, does, said, help in (
-        ("status", status, "Which program has which host, and which wait.", words.STATUS),
-        ("watch", watch, "A line for every change.", words.WATCH),
-    ):
-        add(what, does, said, help).add_argument("host", nargs="?", type=valued(name), metavar="HOST")
+    looks = add("status", status, "Which program has which host, and which wait.", words.STATUS)
+    for it in (looks, add("watch", watch, "A line for every change.", words.WATCH)):
+        it.add_argument("host", nargs="?", type=valued(name), metavar="HOST")
     it = add("history", history, "What has happened on a host, oldest first.", words.HISTORY)
     it.add_argument("host", type=valued(name), metavar="HOST")
     it.add_argument("--last", type=valued(count), default=statements.KEPT_EVENTS, metavar="N", help="only the last N")
     _wish(add("acquire", acquire, "Waits for a lease, and prints it.", words.ACQUIRE))
-    for what, does, said, help in (
-        ("renew", renew, "Renews a lease that `acquire` has printed.", words.RENEW),
-        ("release", release, "Gives a lease back, or takes a wish back.", words.RELEASE),
-    ):
-        it = add(what, does, said, help, prints=what == "renew")
+    renews = add("renew", renew, "Renews a lease that `acquire` has printed.", words.RENEW)
+    ends = add("release", release, "Gives a lease back, or takes a wish back.", words.RELEASE, prints=False)
+    for it in (renews, ends):
         it.add_argument("host", type=valued(name), metavar="HOST")
         it.add_argument("--lease", required=True, metavar="NAME", help="what `acquire` has printed")
-        if what == "renew":
-            it.add_argument("--token", required=True, type=valued(count), metavar="N", help="the same")
+    renews.add_argument("--token", required=True, type=valued(count), metavar="N", help="the same")
     it = add("every", every, "Prints what runs a command under a lease, time and again.", words.EVERY, prints=False)
     it.add_argument("times", metavar="TIMES", help="cron's five fields")
     _wish(it)
     it.add_argument("--window", type=valued(duration), required=True, metavar="TIME", help="as of `run`")
+    _grace(it)
     it.add_argument("--as", dest="kind", choices=("systemd", "cronjob"), default="systemd", help="default systemd")
     it.add_argument("--name", type=valued(_unit), default="fleet-run", metavar="NAME", help="default fleet-run")
-    it.add_argument("--image", default="IMAGE", metavar="IMAGE", help="of the CronJob's container")
-    it.add_argument("--program", default="fleetctl", metavar="PATH", help="where fleetctl is there")
+    it.add_argument("--image", metavar="IMAGE", help="of the CronJob's container")
+    it.add_argument("--program", metavar="PATH", help="where fleetctl is there; default: for systemd this one")
     it.add_argument("words", nargs="*", metavar="COMMAND", help="what to run, and its arguments")
     add("doctor", doctor, "Checks the database, its clock, and what was left behind.", words.DOCTOR)
     return program
 
 
+def _grace(it: Parser) -> None:
+    it.add_argument(
+        "--grace-s", type=valued(seconds_or_zero), default=GRACE_S, metavar="S",
+        help="between SIGTERM and SIGKILL when the window is over; default 10",
+    )  # fmt: skip
+
+
 def _wish(it: Parser) -> None:
     mode = it.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--exclusive", metavar="HOST", help="the host alone")
-    mode.add_argument("--shared", metavar="HOST", help="the host, with others that share it")
+    mode.add_argument("--exclusive", type=valued(name), metavar="HOST", help="the host alone")
+    mode.add_argument("--shared", type=valued(name), metavar="HOST", help="the host, with others that share it")
     it.add_argument("--purpose", default="", metavar="TEXT", help="what for: others read it while they wait")
     it.setting("--holder", metavar="NAME", help="which program this is; default: user, machine and process")
     it.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 100, among exclusive ones; default 0")
@@ -335,16 +324,7 @@ def _unit(text: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        starting.loaded()
-        return _run(list(sys.argv[1:] if argv is None else argv))
-    except StoreError as error:
-        print(f"fleetctl: {error}", file=sys.stderr)
-        return REFUSED
-    except OutputLost as error:
-        return error.exit_code("fleetctl")
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("fleetctl", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def _run(said: list[str]) -> int:
@@ -354,7 +334,13 @@ def _run(said: list[str]) -> int:
         options.parser.error(f"not known here: {' '.join(unknown)}")
     if options.run in (run, every):
         options.words += said[at + 1 :]
-    return int(options.run(options))
+        if not options.words:
+            options.parser.error("which command? Put it behind --")
+    try:
+        return int(options.run(options))
+    except StoreError as error:
+        print(f"fleetctl: {error}", file=sys.stderr)
+        return REFUSED
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ commands:
   doctor     checks the database, its clock, and what was left behind
 
 A lease ends by time, and proves nothing: what runs under it has to stop when it is lost. `run` sees to that.
---database is sqlite:///PATH, for the programs of one machine, or postgresql://USER@HOST/NAME, for a fleet. A password
-stands in ~/.pgpass or PGPASSWORD.
+--database is sqlite:///PATH (an absolute one), for the programs of one machine, or postgresql://USER@HOST/NAME, for a
+fleet; a password stands in ~/.pgpass or PGPASSWORD. Without it: ~/.local/state/gpu-failover/fleet.db, and for root
+/var/lib/gpu-failover/fleet.db, which are two.
 
 examples:
   fleetctl init --host gpu-box-1
@@ -47,6 +48,8 @@ for two thirds of --ttl-s the command is killed, and with it whatever it has sta
 fleetctl is stopped or killed. Requests that go through a door need the header x-failover-lease: $FAILOVER_LEASE.
 
 An exclusive lease stops new traffic at once. What is there may finish within --drain-s, and is then paused.
+A signal to fleetctl is passed on to the command, and the lease is held until nothing of it is left; kill -9 of
+fleetctl kills it. A wish for the host alone ends a command under --shared, within the longer of its term and --drain-s.
 At the end fleetctl says whether the time was clean: whether every door that enforces the lease was there, and let
 through no request but the lease's own.
 
@@ -79,13 +82,14 @@ examples:
 """
 
 RENEW = """\
-exit codes: 0 renewed; 70 it has lapsed, and what runs under it has to stop: a renewal never brings it back
+exit codes: 0 renewed; 70 what runs under it has to stop: it has lapsed (a renewal never brings it back), or there is no
+such lease, or another waits and it is renewed no further
 
 fields of --json: relied_on_s, wanted (an exclusive lease waits for this shared one)
 """
 
 RELEASE = """\
-exit codes: 0 given back; 70 it had lapsed before
+exit codes: 0 given back; 70 it had lapsed before, or never was
 """
 
 STATUS = """\
@@ -100,14 +104,15 @@ examples:
 """
 
 WATCH = """\
-Looks every second; ends with Ctrl-C. With --json a line is one host as in `status --json`.
+Looks every second; ends with Ctrl-C. With --json a line is one host as in `status --json` and `at`, or `error`.
 
 examples:
   fleetctl watch gpu-box-1
 """
 
 HISTORY = """\
-Of each host the last thousand events are kept: asked, granted, released, left (it wished no longer), lapsed.
+Of each host the last thousand events are kept: asked, granted, released, left (it wished no longer), lapsed (written
+when the next program asks). With --json a line each: at, event, mode, token, holder, purpose, lease.
 
 examples:
   fleetctl history gpu-box-1 --last 20

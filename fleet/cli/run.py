@@ -105,8 +105,7 @@ class Run:
     def _give_back(self) -> None:
         """When nothing of the command is left."""
         if self._holding is not None:
-            self._holding.give_back()
-            self._holding.join(_GIVING_BACK_S)
+            self._holding.give_back(_GIVING_BACK_S)
 
     # -- from other threads ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, BadValue
 
 TTL_S, WAIT_S, DRAIN_S = 60.0, 3600.0, 30.0
-_LINE = re.compile(r"[^\x00-\x1f\x7f]*")
+_LINE = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]*")
+"""What a terminal shows as it is; and UTF-8: other bytes come as halves of surrogates."""
 
 
 class Mode(enum.Enum):
@@ -80,15 +81,18 @@ class Seen(msgspec.Struct, frozen=True):
 
 def check(wish: Wish) -> None:
     """Raises BadValue."""
+    texts, numbers = (wish.host, wish.holder, wish.purpose), (wish.priority, wish.ttl_s, wish.wait_s, wish.drain_s)
+    if not all(isinstance(each, str) for each in texts) or not all(isinstance(each, (int, float)) for each in numbers):
+        raise BadValue("host, holder and purpose are texts; priority, term, wait and drain are numbers")
     if not re.fullmatch(NAME, wish.host):
         raise BadValue(f"{wish.host!r} is no host's name; allowed: {NAME_IN_WORDS}")
     for what, text, least in (("holder", wish.holder, 1), ("purpose", wish.purpose, 0)):
         if not least <= len(text) <= 200 or not _LINE.fullmatch(text):
-            raise BadValue(f"the {what} has to be one line of {least} to 200 characters")
+            raise BadValue(f"the {what} has to be one line of {least} to 200 characters, in UTF-8")
     if not 0 <= wish.priority <= 100 or (wish.priority and wish.mode is Mode.SHARED):
         raise BadValue(f"{wish.priority} is no priority; allowed: 0 to 100, and 0 for a shared lease")
-    if not 0.1 <= wish.ttl_s <= 86400 or not 0 <= wish.drain_s <= 86400:
-        raise BadValue("a term is 0.1 to 86400 s long, and a drain 0 to 86400 s")
+    if not 0.1 <= wish.ttl_s <= 86400 or not 0 <= wish.drain_s <= 86400 or not wish.wait_s >= 0:
+        raise BadValue("a term is 0.1 to 86400 s long, a drain 0 to 86400 s, and a wait 0 s or more")
 
 
 def seen(rows: Sequence[Mapping[str, Any]]) -> Seen | None:
@@ -103,7 +107,8 @@ def in_the_way(rows: Sequence[Row], lease: str) -> list[Row]:
     """What this waiter waits for: what is held, and then those that come before it, in their order."""
     me = next((row for row in rows if row.lease == lease), None)
     if me is None:
-        return list(rows) if len(rows) >= SHOWN else []  # it is too far behind to be shown; or it has lapsed
+        # It is too far behind to be shown, and those that come first are exclusive; or it has lapsed.
+        return [row for row in rows if row.exclusive] if len(rows) >= SHOWN else []
     others = [row for row in rows if row is not me and (row.exclusive or me.exclusive)]
     waiting = [row for row in rows if row.token is None]
     sharers = [row.id for row in waiting if not row.exclusive]
@@ -140,10 +145,10 @@ def waits_for(rows: Sequence[Row]) -> str:
     """The same for a waiter, in one line."""
     if not rows:
         return "its turn comes"
-    first, more = rows[0], len(rows) - 1
-    verb = "holds" if first.token is not None else "waits for"
-    how = f"token {first.token}, until {clock(first.expires_at)}" if first.token is not None else "before us"
-    return f"{whose(first)} {verb} it ({first.mode}, {how})" + (f"; {more} more before us" if more else "")
+    first, more = rows[0], f"; {len(rows) - 1} more before us" if len(rows) > 1 else ""
+    if first.token is None:
+        return f"{whose(first)} waits for it ({first.mode}, before us){more}"
+    return f"{whose(first)} holds it ({first.mode}, token {first.token}, until {clock(first.expires_at)}){more}"
 
 
 def no_such_host(host: str, hosts: Sequence[str]) -> str:

@@ -3,8 +3,10 @@
 We write no scheduler: systemd and Kubernetes have one each. Both may start late, or twice; the lease sees to the rest.
 """
 
+import json
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from sidecar.terminal.names import BadValue
 
@@ -12,6 +14,7 @@ _DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("day of the week", 0, 7))
 _PART = re.compile(r"(\*|\w+)(?:-(\w+))?(?:/(\d+))?")
+_yaml = partial(json.dumps, ensure_ascii=False)  # a JSON text is one of YAML
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
@@ -35,14 +38,13 @@ def _values(text: str, what: str, least: int, most: int) -> list[int] | None:
         return None
     found: set[int] = set()
     for part in text.split(","):
-        match = _PART.fullmatch(part)
-        step = int(match[3] or 1) if match is not None else 0
-        if match is None or not step or (match[1] == "*" and match[2]):
-            raise _no_field(text, what, least, most)
-        first = least if match[1] == "*" else _number(match[1], what)
-        last = most if match[1] == "*" or (match[3] and not match[2]) else _number(match[2] or match[1], what)
-        if not least <= first <= last <= most:
-            raise _no_field(text, what, least, most)
+        first, last, step = 0, -1, 0
+        if (match := _PART.fullmatch(part)) is not None and not (match[1] == "*" and match[2]):
+            first, step = least if match[1] == "*" else _number(match[1], what), int(match[3] or 1)
+            last = most if match[1] == "*" or (match[3] and not match[2]) else _number(match[2] or match[1], what)
+        if not (step and least <= first <= last <= most):
+            allowed = f"{least} to {most}, *, lists (1,2), ranges (1-5) and steps (*/2)"
+            raise BadValue(f"{text!r} is no {what}; allowed: {allowed}")
         found.update(range(first, last + 1, step))
     return sorted(found)
 
@@ -52,10 +54,6 @@ def _number(text: str, what: str) -> int:
     if text.capitalize() in names:
         return names.index(text.capitalize()) + (what == "month")
     return int(text) if text.isascii() and text.isdigit() else -1
-
-
-def _no_field(text: str, what: str, least: int, most: int) -> BadValue:
-    return BadValue(f"{text!r} is no {what}; allowed: {least} to {most}, *, lists (1,2), ranges (1-5) and steps (*/2)")
 
 
 def _list(values: Sequence[int] | None) -> str:
@@ -91,14 +89,16 @@ WantedBy=timers.target
 
 def cron_job(name: str, cron: str, words: Sequence[str], window_s: float, image: str) -> str:
     calendar(cron)
-    command = "\n".join(f"                - {_yaml_word(word)}" for word in words)
+    *others, weekday = cron.split()
+    cron = " ".join([*others, re.sub(r"\b7\b", "0", weekday) if "-" not in weekday else weekday])  # Kubernetes: 0 to 6
+    command = "\n".join(f"                - {_yaml(word)}" for word in words)
     return f"""\
 apiVersion: batch/v1
 kind: CronJob
 metadata:
   name: {name}
 spec:
-  schedule: {_yaml_word(cron)}
+  schedule: {_yaml(cron)}
   concurrencyPolicy: Forbid
   startingDeadlineSeconds: 600
   jobTemplate:
@@ -110,7 +110,7 @@ spec:
           restartPolicy: Never
           containers:
             - name: run
-              image: {_yaml_word(image)}
+              image: {_yaml(image)}
               command:
 {command}
 """
@@ -119,8 +119,5 @@ spec:
 def _systemd_word(word: str) -> str:
     """Its own quoting: no shell is there, and % and $ mean something."""
     word = word.replace("%", "%%").replace("$", "$$")
-    return word if _PLAIN.fullmatch(word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _yaml_word(word: str) -> str:
-    return "'" + word.replace("'", "''") + "'"
+    quoted = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return word if _PLAIN.fullmatch(word) else f'"{quoted}"'

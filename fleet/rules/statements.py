@@ -13,7 +13,7 @@
    the one before has done, and under a stricter isolation than PostgreSQL's default the later one fails.
 7. All times are the database's, read when it is this statement's turn, and a host's never go backwards.
 8. All of it may be said twice: a question whose answer was lost is asked again, and has the same answer. A lease that
-   has ended doesn't begin again, however late a question comes.
+   has ended doesn't begin again, however late a question comes, while the history has its end (a thousand events).
 9. What a door let through without a lease is counted in the door's own row, before it has its next lease.
 
 Each of these is one statement for the client: in PostgreSQL a function, in SQLite a transaction that has locked the
@@ -190,37 +190,19 @@ HISTORY = """SELECT at, event, mode, token, holder, purpose, lease FROM history 
 ORDER BY id DESC LIMIT :last"""
 
 _TIMES = "asked_at {f}, granted_at {f}, renewed_at {f}, expires_at {f}, ttl_s {f}, drain_s {f}"
+_WISH = "mode text, priority integer, holder text, purpose text"
+_COUNT = "door text, incarnation text, strangers bigint"
+_EVENT = "at {f}, event text, mode text, token bigint, holder text, purpose text, lease text"
 _TERM = "now {f}, lease text, token bigint, expires_at {f}, wanted boolean"
 STATEMENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "ask": (
-        ASK,
-        "lease text, host text, mode text, priority integer, holder text, purpose text, ttl {f}, wait {f}, drain {f}",
-        _TERM,
-    ),
+    "ask": (ASK, f"lease text, host text, {_WISH}, ttl {{f}}, wait {{f}}, drain {{f}}", _TERM),
     "renew": (RENEW, "host text, lease text, token bigint", _TERM),
     "release": (RELEASE, "host text, lease text", "event text"),
-    "report": (
-        REPORT,
-        "host text, door text, incarnation text, strangers bigint, knows bigint, ended boolean",
-        "now {f}",
-    ),
-    "look": (
-        (LOOK,),
-        "host text",
-        f"now {{f}}, newest bigint, lease text, mode text, priority integer, holder text, purpose text, token bigint, "
-        f"{_TIMES}, id bigint",
-    ),
+    "report": (REPORT, f"host text, {_COUNT}, knows bigint, ended boolean", "now {f}"),
+    "look": ((LOOK,), "host text", f"now {{f}}, newest bigint, lease text, {_WISH}, token bigint, {_TIMES}, id bigint"),
     "hosts": ((HOSTS,), "", "name text"),
-    "doors": (
-        (DOORS,),
-        "host text",
-        "door text, incarnation text, strangers bigint, seen_at {f}, knows bigint, ended boolean, now {f}",
-    ),
-    "history": (
-        (HISTORY,),
-        "host text, last integer",
-        "at {f}, event text, mode text, token bigint, holder text, purpose text, lease text",
-    ),
+    "doors": ((DOORS,), "host text", f"{_COUNT}, seen_at {{f}}, knows bigint, ended boolean, now {{f}}"),
+    "history": ((HISTORY,), "host text, last integer", _EVENT),
 }
 """What a client may say: its statements, its parameters, and the columns of the answer, which the last one gives."""
 
@@ -231,18 +213,10 @@ def parameters(name: str) -> list[str]:
 
 # -- the two dialects ----------------------------------------------------------------------------------------------
 
-_SQLITE = {
-    "now": "((julianday('now') - 2440587.5) * 86400.0)",
-    "later": "max",
-    "earlier": "min",
-    "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
-}
-_POSTGRES = {
-    "now": f"{SCHEMA}.clock()",
-    "later": "greatest",
-    "earlier": "least",
-    "serial": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-}
+_SQLITE = {"now": "((julianday('now') - 2440587.5) * 86400.0)", "later": "max", "earlier": "min"}
+_SQLITE["serial"] = "INTEGER PRIMARY KEY AUTOINCREMENT"
+_POSTGRES = {"now": f"{SCHEMA}.clock()", "later": "greatest", "earlier": "least"}
+_POSTGRES["serial"] = "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 
 
 def for_sqlite(text: str, now: str = "") -> str:

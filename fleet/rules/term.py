@@ -2,8 +2,9 @@
 
 1. Time is counted on this machine's own clock, which nothing sets and no suspend stops, from the moment before a
    question. Of the database's times only differences are used.
-2. A lease is relied on until a third of a term before it ends: two thirds of a term after the last renewal began. What
-   runs under it is stopped then, and that is final: a late answer revives nothing.
+2. A lease is relied on until a third of a term before it ends: two thirds of a term after the last renewal began, or
+   earlier where a wish lets it be renewed no further. What runs under it is stopped then, and that is final: a late
+   answer revives nothing.
 3. It is renewed every third of a term, and more often while no answer comes: a failure is followed by a pause, which
    doubles with the next one, up to a tenth of a term. So a crowd lets a database that is behind catch up.
 4. One question is under way at a time. It has a bound, and what comes after that isn't listened to.
@@ -121,7 +122,7 @@ Effect = Ask | Cut | Granted | Extended | Wanted | Waits | Ended | Over
 
 class Term:
     def __init__(self, wish: Wish, name: str, now: float, *, looks: bool = False, asked: int = 0) -> None:
-        """`name` is known to this client alone, and never used again. `looks`: a shared one that will give way.
+        """`name` was drawn by this client, and is never used again. `looks`: a shared one that will give way.
         `asked`: so many questions by a term before this one, whose answers may still come."""
         self.wish = wish
         self.phase = Phase.WAITS
@@ -134,7 +135,7 @@ class Term:
         self._looks = looks and wish.mode is Mode.SHARED
         self._began = now
         self._out: list[Effect] = []
-        self._question, self._first = asked, asked + 1
+        self.asked, self._first = asked, asked + 1
         self._under_way = ""
         """What was asked, while no answer has come."""
         self._asked_at = now
@@ -143,13 +144,11 @@ class Term:
         self._looked_at = -math.inf
         self._not_before, self._failures = now, 0
         """After failures, one behind the other."""
-        self._answered = self._wanted = self._turn = False
+        self.answered = False
+        """The database knows of this wish."""
+        self._wanted = self._turn = False
         self._why = self._waits = ""
         self._releases = 0
-
-    @property
-    def asked(self) -> int:
-        return self._question
 
     @property
     def lease(self) -> str:
@@ -157,12 +156,7 @@ class Term:
 
     @property
     def patience_s(self) -> float:
-        return min(MOST_PATIENCE_S, self.wish.ttl_s / 6) if self._answered else FIRST_PATIENCE_S
-
-    @property
-    def answered(self) -> bool:
-        """The database knows of this wish."""
-        return self._answered
+        return min(MOST_PATIENCE_S, self.wish.ttl_s / 6) if self.answered else FIRST_PATIENCE_S
 
     def look_now(self) -> None:
         """What was seen last isn't new enough; a tick comes next."""
@@ -177,12 +171,12 @@ class Term:
             self._step_down(now)  # before the event: it may be the answer to a renewal, and this process was stopped
         if isinstance(event, GiveBack):
             self._give_back()
-        elif not isinstance(event, Tick) and event.question == self._question and self._under_way:
+        elif not isinstance(event, Tick) and event.question == self.asked and self._under_way:
             under_way, self._under_way = self._under_way, ""
             if isinstance(event, Failed):
                 self._failed(event, now)
             else:
-                self._answered, self._failures = True, 0
+                self.answered, self._failures = True, 0
                 _ANSWERS[under_way](self, event.rows, now)
         while callable(step := self._plan(now)):
             step(now)
@@ -202,7 +196,7 @@ class Term:
             at = self.until
         elif self.phase is Phase.WAITS:
             at = self._began + self.wish.wait_s
-            if now >= at and self._question >= self._first + bool(self._under_way):
+            if now >= at and self.asked >= self._first + bool(self._under_way):
                 return self._not_in_time  # also a wish that doesn't wait at all is asked once
         if self._under_way:
             bound = self._asked_at + self.patience_s
@@ -229,9 +223,9 @@ class Term:
     # -- questions -------------------------------------------------------------------------------------------------
 
     def _ask(self, name: str, now: float, **values: object) -> None:
-        self._question += 1
+        self.asked += 1
         self._under_way, self._asked_at = name, now
-        self._out.append(Ask(self._question, name, {"host": self.wish.host, **values}))
+        self._out.append(Ask(self.asked, name, {"host": self.wish.host, **values}))
 
     def _ask_grant(self, now: float) -> None:
         wish, self._turn = self.wish, False
@@ -255,7 +249,7 @@ class Term:
     def _cut(self, now: float) -> None:
         self._out.append(Cut())
         self._under_way = ""
-        self._failed(Failed(self._question, f"no answer within {self.patience_s:g} s"), now)
+        self._failed(Failed(self.asked, f"no answer within {self.patience_s:g} s"), now)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -263,9 +257,7 @@ class Term:
         """The answer to `ask` or `renew`."""
         if not rows:
             self._end(End.REFUSED, no_such_host(self.wish.host, ()))
-            self.phase = Phase.OVER
-            self._out.append(Over())
-            return
+            return self._over()
         row = rows[0]
         if self.phase not in (Phase.WAITS, Phase.HELD):
             return
@@ -305,15 +297,14 @@ class Term:
         self._say_why(waits_for(blocking))
 
     def _released(self, rows: Sequence[Mapping[str, Any]], now: float) -> None:
-        self.phase = Phase.OVER
-        self._out.append(Over())
+        self._over()
 
     def _failed(self, event: Failed, now: float) -> None:
-        if self.phase is Phase.WAITS and (event.final or not self._answered):
+        if self.phase is Phase.WAITS and (event.final or not self.answered):
             self._end(End.REFUSED, event.why)
-            self.phase = Phase.RELEASES if not event.final else Phase.OVER
-            self._releases = _RELEASES - 1
-            self._out += [Over()] if event.final else []
+            self.phase, self._releases = Phase.RELEASES, _RELEASES - 1
+            if event.final:
+                self._over()
         else:
             self._retry(event.why, now)
 
@@ -322,8 +313,7 @@ class Term:
         self._not_before = now + min(self._pause_s * 2**self._failures, self.wish.ttl_s / 10)
         self._failures += 1
         if self.phase is Phase.RELEASES and self._releases >= _RELEASES:
-            self.phase = Phase.OVER
-            self._out.append(Over())
+            self._over()
         elif self.phase is Phase.WAITS:
             self._say_why(why)
 
@@ -348,8 +338,10 @@ class Term:
         self._out.append(Ended(end, why))
 
     def _step_down(self, now: float) -> None:
-        since_s = now - self._kept_at
-        self._end(End.LOST, f"the last renewal began {since_s:.1f} s ago" + (f"; {self._why}" if self._why else ""))
+        why = f"the last renewal began {now - self._kept_at:.1f} s ago" + (f"; {self._why}" if self._why else "")
+        if self.until < self._kept_at + self.wish.ttl_s / 2:  # it was renewed, and no further
+            why = "a program waits to have the host alone, and the time for giving way is over"
+        self._end(End.LOST, why)
 
     def _not_in_time(self, now: float) -> None:
         self._end(End.NOT_IN_TIME, f"not granted within {self.wish.wait_s:g} s" + (
@@ -361,6 +353,10 @@ class Term:
             self._end(End.RELEASED, "")
         if self.phase is Phase.ENDED:
             self._leave()
+
+    def _over(self) -> None:
+        self.phase = Phase.OVER
+        self._out.append(Over())
 
     def _leave(self) -> None:
         """What is under way isn't waited for: it may never come back."""

@@ -29,10 +29,6 @@ def holder_name() -> str:
     return f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()} process {os.getpid()}"[:200]
 
 
-def lease_name() -> str:
-    return secrets.token_hex(16)
-
-
 class Asker:
     """The thread that asks. Answers come back in it."""
 
@@ -77,16 +73,12 @@ class Asker:
 class Holding:
     def __init__(self, store: Store, wish: Wish, tell: Callable[[t.Effect], None], *, looks: bool = False) -> None:
         """`tell` gets what the machine says, in a thread of this one's."""
-        self._term = t.Term(wish, lease_name(), clock(), looks=looks)
+        self._term = t.Term(wish, secrets.token_hex(16), clock(), looks=looks)
         self._tell = tell
         self._events: queue.SimpleQueue[t.Answered | t.Failed | t.GiveBack] = queue.SimpleQueue()
         self._asker = Asker(store, self._events.put)
         self._thread = threading.Thread(target=self._work, name="fleet-lease", daemon=True)
         self._thread.start()
-
-    @property
-    def token(self) -> int:
-        return self._term.token
 
     @property
     def lease(self) -> str:
@@ -95,8 +87,9 @@ class Holding:
     def holds(self) -> bool:
         return self._term.holds(clock())
 
-    def give_back(self) -> None:
+    def give_back(self, wait_s: float = 0.0) -> None:
         self._events.put(t.GiveBack())
+        self._thread.join(wait_s)
 
     def join(self, timeout_s: float | None = None) -> None:
         self._thread.join(timeout_s)

@@ -10,9 +10,10 @@ import contextlib
 import os
 import socket
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from fleet.rules import statements
@@ -23,7 +24,7 @@ from sidecar.terminal.names import BadValue
 if TYPE_CHECKING:
     import psycopg
 
-CONNECT_S, BUSY_S = 5, 3.0
+CONNECT_S, BUSY_S, ANSWER_S = 5, 3.0, 10.0
 Row = dict[str, Any]
 INIT = "fleetctl init --host NAME"
 
@@ -36,22 +37,7 @@ class Refused(StoreError):
     """The database answers, and will answer the same until a person changes something."""
 
 
-class Store(Protocol):
-    where: str
-    """For people: without a password."""
-
-    def call(self, name: str, **values: object) -> list[Row]:
-        """One of `statements.STATEMENTS`. Raises StoreError."""
-
-    def init(self, hosts: list[str], grant_to: str = "") -> int:
-        """Makes or migrates the schema, and adds hosts. Returns the version that was there: 0 for none."""
-
-    def cut(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def open_store(database: str) -> Store:
+def open_store(database: str) -> "Store":
     """Connects to nothing yet. Raises BadValue, or Refused where a package is missing."""
     parts = urlsplit(database)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
@@ -59,6 +45,16 @@ def open_store(database: str) -> Store:
     if parts.scheme in ("postgresql", "postgres"):
         return PostgresStore(database)
     raise BadValue(f"{database!r} is no database; allowed: sqlite:///PATH or postgresql://USER@HOST/NAME")
+
+
+def ask(store: "Store", what: str, **values: object) -> list[Row]:
+    """With a bound: a database that is stopped says nothing."""
+    cut = threading.Timer(ANSWER_S, store.cut)
+    cut.start()
+    try:
+        return store.call(what, **values)
+    finally:
+        cut.cancel()
 
 
 def database(text: str) -> str:
@@ -77,7 +73,9 @@ def default_database() -> str:
     return f"sqlite://{'/var/lib' if os.getuid() == 0 or homeless else state}/gpu-failover/fleet.db"
 
 
-def check_version(found: int | None, where: str) -> None:
+def check_version(found: int | None, where: str, *, init: bool = False) -> None:
+    if init and (found or 0) <= VERSION:
+        return
     if found is None:
         raise Refused(f"{where} has no leases in it yet: {INIT} makes them")
     if found != VERSION:
@@ -89,11 +87,14 @@ class SqliteStore:
     def __init__(self, path: Path, now: str = "") -> None:
         """`now`: SQL for the time, for tests."""
         self.path, self.where = path, f"sqlite://{path}"
+        """`where` is for people, without a password: so it is with PostgreSQL."""
         self._now = now
         self._connection: sqlite3.Connection | None = None
+        self._inode = -1
         self._said: dict[str, list[str]] = {}
 
     def call(self, name: str, **values: object) -> list[Row]:
+        """One of `statements.STATEMENTS`. Raises StoreError."""
         said = self._said.get(name)
         if said is None:
             said = self._said[name] = [statements.for_sqlite(each, self._now) for each in STATEMENTS[name][0]]
@@ -102,11 +103,10 @@ class SqliteStore:
             if len(said) == 1:
                 return connection.execute(said[0], values).fetchall()
             with _transaction(connection):
-                for each in said[:-1]:
-                    connection.execute(each, values)
-                return connection.execute(said[-1], values).fetchall()
+                return [connection.execute(each, values).fetchall() for each in said][-1]
 
     def init(self, hosts: list[str], grant_to: str = "") -> int:
+        """Makes or migrates the schema, and adds hosts. Returns the version that was there: 0 for none."""
         if grant_to:
             raise Refused("SQLite knows no roles: the file's owner and mode say which users may write it")
         with self._errors():
@@ -116,13 +116,11 @@ class SqliteStore:
                 connection.execute("PRAGMA journal_mode = WAL")
                 with _transaction(connection):
                     found = _sqlite_version(connection)
-                    if found is not None and found > VERSION:
-                        check_version(found, self.where)
+                    check_version(found, self.where, init=True)
                     for each in statements.for_sqlite(statements.TABLES, self._now).split(";\n"):
                         connection.execute(each)
-                    if found is None:
-                        connection.execute("INSERT INTO meta (version) VALUES (?)", (VERSION,))
-                    connection.execute("UPDATE meta SET version = ?", (VERSION,))
+                    connection.execute("DELETE FROM meta")
+                    connection.execute("INSERT INTO meta (version) VALUES (?)", (VERSION,))
                     for host in hosts:
                         connection.execute(statements.ADD_HOST, {"host": host})
             finally:
@@ -138,9 +136,11 @@ class SqliteStore:
             self._connection = None
 
     def _connected(self) -> sqlite3.Connection:
+        inode = self._there()
+        if self._connection is not None and self._inode != inode:  # another file is there: that rules from now on
+            self.close()
         if self._connection is None:
-            if not self.path.exists():
-                raise Refused(f"there is no database at {self.where}: {INIT} makes it")
+            self._inode = inode
             connection = self._open("rw")
             try:
                 check_version(_sqlite_version(connection), self.where)
@@ -149,6 +149,12 @@ class SqliteStore:
                 raise
             self._connection = connection
         return self._connection
+
+    def _there(self) -> int:
+        try:
+            return self.path.stat().st_ino
+        except FileNotFoundError:
+            raise Refused(f"there is no database at {self.where}: {INIT} makes it") from None
 
     def _open(self, mode: str) -> sqlite3.Connection:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
@@ -161,12 +167,17 @@ class SqliteStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except StoreError:
+            self.close()
+            raise
+        except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
             self.close()
             raise self._in_words(error) from error
 
     def _in_words(self, error: Exception) -> StoreError:
         said = str(error)
+        if isinstance(error, (OverflowError, UnicodeError)):
+            return Refused(f"that is no value for {self.where}: {said}")
         if isinstance(error, OSError):
             return Refused(f"{self.where}: {error.strerror}")
         if "readonly" in said or "read-only" in said:
@@ -178,9 +189,7 @@ class SqliteStore:
         if isinstance(error, sqlite3.IntegrityError):
             return Refused(f"{self.where} doesn't take this: {said}")
         if "unable to open" in said:
-            return Refused(
-                f"{self.where} can't be opened by this user: is it a file, in a directory that it may enter?"
-            )
+            return Refused(f"{self.where} can't be opened by this user: is it a file, and may it enter the directory?")
         if "not a database" in said or "malformed" in said:
             return Refused(f"{self.where} is no database of SQLite's, or a damaged one ({said})")
         return StoreError(f"{self.where}: {said}")
@@ -240,8 +249,7 @@ class PostgresStore:
                 with connection.transaction():
                     connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (SCHEMA,))  # two at once
                     found = _postgres_version(connection)
-                    if found is not None and found > VERSION:
-                        check_version(found, self.where)
+                    check_version(found, self.where, init=True)
                     connection.execute(statements.for_postgres(grant_to).encode())
                     connection.execute(f"UPDATE {SCHEMA}.meta SET version = {VERSION}".encode())
                     for host in hosts:
@@ -291,14 +299,14 @@ class PostgresStore:
 
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError, UnicodeError) as error:
             self.close()
             raise self._in_words(error) from error
         except StoreError:
             self.close()
             raise
 
-    def _in_words(self, error: "psycopg.Error") -> StoreError:
+    def _in_words(self, error: Exception) -> StoreError:
         from psycopg import errors
 
         said = str(error).strip().split("\n")[0]
@@ -309,7 +317,7 @@ class PostgresStore:
             return StoreError(f"{self.where} is read-only: a replica, or told to be; leases need the primary")
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName)):
             return Refused(f"{self.where} has no leases in it, or of another version ({said}): {INIT} makes them")
-        if isinstance(error, errors.IntegrityError):
+        if isinstance(error, (errors.IntegrityError, errors.DataError, UnicodeError)):
             return Refused(f"{self.where} doesn't take this: {said}")
         return StoreError(f"{self.where}: {said}")
 
@@ -321,3 +329,6 @@ def _postgres_version(connection: "psycopg.Connection[Row]") -> int | None:
         return None
     row = connection.execute(f"SELECT version FROM {SCHEMA}.meta".encode()).fetchone()
     return int(row["version"]) if row is not None else None
+
+
+Store = SqliteStore | PostgresStore

@@ -50,6 +50,8 @@ class Lease:
         self._gate = self._told = e.LeaseSeen()
         """In this machine's time, and in that of the pairs."""
         self._offset_s = 0.0
+        self._gone = 0
+        """Strangers of pairs that aren't there any more."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed: asyncio.Event = asyncio.Event()
         self.on_changed: Callable[[], None] = lambda: None
@@ -63,6 +65,9 @@ class Lease:
         """One that is new: it knows no lease yet."""
         pair.on_lease = self._look_now
         pair.feed(self._told)
+
+    def forget(self, pair: Pair) -> None:
+        self._gone += pair.machine.admission.strangers
 
     async def close(self) -> None:
         """Says that this door has ended in order, and gives the lease back; not for longer than `CLOSE_S`."""
@@ -82,7 +87,7 @@ class Lease:
 
     @property
     def _strangers(self) -> int:
-        return sum(pair.machine.admission.strangers for pair in self._pairs)
+        return self._gone + sum(pair.machine.admission.strangers for pair in self._pairs)
 
     def _in_flight(self) -> int:
         return sum(len(pair.machine.admission.state.unleased) for pair in self._pairs)

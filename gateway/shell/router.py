@@ -50,6 +50,8 @@ class Parts:
     parses: Callable[[str], bool]
     named: Callable[[routing.Catalogue], None]
     """The pool has said which models there are."""
+    forget: Callable[[Pair], None]
+    """It isn't there any more; what it has counted stays."""
     leased: bool
     """Requests may carry the token of a lease of this host."""
 
@@ -127,6 +129,7 @@ class Router:
         for key in [key for key, model in self.models.items() if key not in wanted and not model.clients]:
             pair = self.models.pop(key).pair
             self._parts.pairs.remove(pair)
+            self._parts.forget(pair)
             pair.close()
         self._parts.changed()
 

@@ -104,6 +104,7 @@ class Gateway:
                 bounds=settings.bounds, keys=settings.keys is not None,
                 began=int(self.began), seed=partial(self._random.getrandbits, 31), parses=self._parses,
                 named=self._named, leased=self.lease is not None,
+                forget=self.lease.forget if self.lease is not None else lambda pair: None,
             )  # fmt: skip
             ports = Ports(loop, settings.host, self._own_server)
             self.api = ModelsApi(loop, Router(loop, settings.pool, parts), settings.admin_keys, ports)

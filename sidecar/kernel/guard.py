@@ -103,7 +103,8 @@ def _watch(pid: int, parent: int, terms: int) -> int:
             return ended.get(pid, -signal.SIGKILL)
         if left_s <= 0:
             kill_all_children()
-        elif terms < 0:
+            return -signal.SIGKILL
+        if terms < 0:
             signal.sigwaitinfo({signal.SIGCHLD, _PARENT_DIED})
         else:
             signal.sigtimedwait({signal.SIGCHLD, _PARENT_DIED}, min(left_s, _NAP_S))

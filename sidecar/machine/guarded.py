@@ -19,7 +19,9 @@ from sidecar.kernel.guard import ENDED, READY, TERM, Command, Pipes, be_the_guar
 from sidecar.terminal.exit_codes import EX_CANT_RUN, EX_LOST
 from sidecar.wire.frames import close_all
 
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = tuple(each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+"""Not what a shell wants ignored (`nohup`, the background of a script): it would be waited for all the same."""
 BELL = signal.SIGCHLD
 """Wakes the main thread: when the child has ended, and when another thread has something for it."""
 _SI_KERNEL = 0x80

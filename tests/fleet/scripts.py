@@ -18,13 +18,18 @@ Say = Callable[[float, str, dict[str, Any]], Answer]
 """The database's time, what is said, and with which values."""
 
 
+class InMemory(SqliteStore):
+    def _there(self) -> int:
+        return self._inode
+
+
 def in_memory(now: Callable[[], float]) -> SqliteStore:
     """A file of SQLite's that is none, with a clock of ours."""
     connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
     connection.row_factory = lambda cursor, row: dict(zip([each[0] for each in cursor.description], row, strict=True))
     connection.create_function("sim_now", 0, now)
     connection.executescript(statements.for_sqlite(statements.TABLES))
-    store = SqliteStore(Path("/nowhere"), "sim_now()")
+    store = InMemory(Path("/nowhere"), "sim_now()")
     store._connection = connection
     return store
 

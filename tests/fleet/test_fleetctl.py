@@ -126,7 +126,8 @@ def test_its_tree_is_dead_before_another_is_granted(desk: Desk, how: str) -> Non
     assert left.dead or how == "guard and holder killed"
     if how == "stopped":
         holder.send(signal.SIGCONT)
-        assert holder.ends() == 70 and "lease lost" in holder.err.rest()
+        said = (holder.ends(), holder.err.rest())
+        assert said[0] == 70 and "lease lost" in said[1] and "guard" not in said[1]
 
 
 def test_a_lease_that_is_lost_kills_its_command(desk: Desk) -> None:
@@ -286,7 +287,26 @@ def test_a_host_that_isnt_there_is_one_sentence(desk: Desk) -> None:
         (("run", "--exclusive", "box"), "which command? Put it behind --"),
         (("run", "box", "--", "true"), "one of the arguments --exclusive --shared is required"),
         (("run", "--exclusive", "box", "--window", "2", "--", "true"), "'2' is no length of time"),
-        (("run", "--exclusive", "a b", "--", "true"), "'a b' is no host's name"),
+        (("run", "--exclusive", "a b", "--", "true"), "'a b' is no name"),
+        (("run", "--exclusive", "", "--", "true"), "'' is no name"),
+        (("run", "--exclusive", "box", "--purpose", os.fsdecode(b"a\xff"), "--", "true"), "in UTF-8"),
+        (
+            (
+                "every",
+                "0 3 * * *",
+                "--exclusive",
+                "box",
+                "--window",
+                "1h",
+                "--as",
+                "cronjob",
+                "--image",
+                "i:1",
+                "--",
+                "x",
+            ),
+            "a --database that it reaches",
+        ),
         (("run", "--shared", "box", "--priority", "1", "--", "true"), "1 is no priority"),
         (("status", "--database", "mysql://x"), "'mysql://x' is no database"),
         (("every", "0 3 * *", "--exclusive", "box", "--window", "1h", "--", "true"), "'0 3 * *' is no time"),
@@ -413,10 +433,32 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
     (line,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
     assert line.endswith(r'-- "run me" "100%%" "$$HOME" "it' + r"'s \"this\"" + r'" "back\\slash"')
     _, unit, _ = desk.says(*words[:5], "12d", "--ttl-s", "90", "--holder", "me", "--quiet", "--", "true")
-    assert "--window 1036800s" in unit and "--holder me --ttl-s 90 --quiet" in unit and "=1036860\n" in unit
-    _, job, _ = desk.says(*words, "--as", "cronjob", "--image", "bench:1", "--", *odd)
+    assert "--window 1036800s" in unit and "--holder=me --ttl-s 90 --quiet" in unit and "=1036860\n" in unit
+    _, unit, _ = desk.says(*words, "--purpose=-x", "--grace-s", "5", "--", "sh", "-c", "a\nb")
+    assert '"--purpose=-x"' in unit or "--purpose=-x" in unit
+    assert "--grace-s=5 " in unit and unit.count("\n") == len(unit.splitlines()) and '"a\\nb"' in unit
+    words, odd = (*words[:-1], "postgresql://db/fleet"), [*odd, "a\nb"]
+    _, job, _ = desk.says(*words[:1], "0 3 * * 0,7", *words[2:], "--as", "cronjob", "--image", "bench:1", "--", *odd)
     spec = yaml.safe_load(job)["spec"]
     container = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
-    assert spec["schedule"] == "0 3 * * *" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7260
+    assert spec["schedule"] == "0 3 * * 0,0" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7260
     assert container["command"] == ["fleetctl", "run", "--exclusive", "box", "--window", "7200s", "--database",
-                                    desk.url, "--", *odd]  # fmt: skip
+                                    "postgresql://db/fleet", "--", *odd]  # fmt: skip
+
+
+def test_a_file_that_is_deleted_or_replaced_under_a_lease_ends_it(desk: Desk) -> None:
+    holder = desk.run()
+    started(holder)
+    desk.file.rename(desk.file.with_name("old.db"))
+    assert holder.ends() == 70 and "there is no database" in holder.err.rest()
+
+
+def test_a_renewal_that_is_no_longer_to_be_relied_on_says_so_with_its_code(desk: Desk) -> None:
+    said = json.loads(desk.says("acquire", "--shared", "box", "--ttl-s", "3", "--json")[1])
+    desk.store.call("ask", lease="x" * 32, host="box", mode="exclusive", priority=0, holder="o", purpose="", ttl=60.0,
+                    wait=60.0, drain=0.0)  # fmt: skip
+    codes: list[int] = []
+    while not codes or codes[-1] == 0:
+        codes.append(desk.says("renew", "box", "--lease", said["lease"], "--token", str(said["token"]))[0])
+        assert codes[-1] in (0, 70)
+    assert codes[-1] == 70 and {row["lease"] for row in desk.store.call("look", host="box")} >= {said["lease"]}

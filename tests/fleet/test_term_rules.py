@@ -7,6 +7,7 @@ import pytest
 
 from fleet.rules import term as t
 from fleet.rules.leases import Mode, Wish, check
+from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import BadValue
 
 
@@ -182,6 +183,19 @@ def test_waiting_has_a_bound_and_the_wish_is_taken_back() -> None:
     end = next(effect for effect in client.after(30.0) if isinstance(effect, t.Ended))
     assert end.end is t.End.NOT_IN_TIME and end.why.startswith("not granted within 30 s: ")
     assert client.asked.name == "release" and client.answer() == [t.Over()] and client.term.deadline == math.inf
+
+
+def test_a_sharer_behind_more_than_are_shown_waits_for_exclusive_ones_alone() -> None:
+    rows = [{"id": n, "lease": f"o{n}", "mode": "shared", "token": n + 1} for n in range(SHOWN)]
+    client = Client(Mode.SHARED)
+    client.answer()
+    client.after(1.0)
+    client.looked(*rows)
+    assert client.asked.name == "ask", "nothing is in its way"
+    client.answer()
+    client.after(1.0)
+    client.looked({"id": 0, "lease": "e", "mode": "exclusive"}, *rows[1:])
+    assert client.asked.name == "look"
 
 
 def test_a_wish_that_doesnt_wait_is_asked_once() -> None:
