@@ -1,7 +1,6 @@
 """`lockserver --locks DIR`: one process, a lock for each directory; what ends one of them is nothing to the others."""
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from tests.lockctl.programs import House
 from tests.lockctl.test_metrics import page, scrape
 from tests.lockctl.test_switchover import engine
 from tests.support import tmpfs
-from tests.support.processes import Program, run_to_end
+from tests.support.processes import Process, Program, run_to_end
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -150,7 +149,8 @@ def test_a_scrape_tells_the_locks_apart(many: Many) -> None:
 
 def _listening(pid: int) -> tuple[str, int]:
     """The one port that this process has."""
-    inodes = {os.stat(f"/proc/{pid}/fd/{fd}").st_ino for fd in os.listdir(f"/proc/{pid}/fd")}
+    links = Process(pid).descriptors().values()
+    inodes = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     (port,) = [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and int(row[9]) in inodes]
     return "127.0.0.1", port
