@@ -223,9 +223,8 @@ def every(options: argparse.Namespace) -> int:
     told += ["--priority", str(wish.priority)] if wish.priority else []
     ours = os.path.abspath(sys.argv[0]) if options.kind == "systemd" and shutil.which(sys.argv[0]) else "fleetctl"
     command = [options.program or ours, "run", *told, "--", *options.words]
-    unit = (options.name, options.times, command, options.window)
+    systemd, unit = options.kind == "systemd", (options.name, options.times, command, options.window)
     try:
-        systemd = options.kind == "systemd"
         say((schedule.systemd(*unit) if systemd else schedule.cron_job(*unit, options.image)).rstrip())
     except BadValue as error:
         options.parser.error(str(error))

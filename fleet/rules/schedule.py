@@ -90,7 +90,8 @@ WantedBy=timers.target
 def cron_job(name: str, cron: str, words: Sequence[str], window_s: float, image: str) -> str:
     calendar(cron)
     *others, weekday = cron.split()
-    cron = " ".join([*others, re.sub(r"\b7\b", "0", weekday) if "-" not in weekday else weekday])  # Kubernetes: 0 to 6
+    if (days := _values(weekday, *_FIELDS[4])) is not None:  # Kubernetes knows no 7
+        cron = " ".join([*others, ",".join(map(str, sorted({day % 7 for day in days})))])
     command = "\n".join(f"                - {_yaml(word)}" for word in words)
     return f"""\
 apiVersion: batch/v1

@@ -2,7 +2,10 @@
 what the database says (`lease.py`).
 """
 
+import asyncio
 import math
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,6 +14,9 @@ import pytest
 from fleet.rules import term as t
 from gateway.rules import events as e
 from gateway.rules.lease import Bounds, DoorLease
+from gateway.shell.lease import Lease, Settings
+from gateway.shell.metrics import Counts
+from sidecar.terminal.logs import Log
 from tests.fleet.model import Model
 from tests.gateway.test_door_rules import BODY, COMPLETION, answered, leases, step, world
 from tests.gateway.world import SimClient, World
@@ -402,3 +408,20 @@ def test_a_report_that_fails_is_said_again_and_not_at_once() -> None:
     door.answers = True
     door.after(3.0)
     assert door.reported == (3, False)
+
+
+def test_what_a_pair_has_counted_stays_when_it_goes(tmp_path: Path) -> None:
+    """A count that went down would hide what comes after it."""
+
+    async def story() -> None:
+        pairs: list[Any] = [
+            SimpleNamespace(machine=SimpleNamespace(admission=SimpleNamespace(strangers=number))) for number in (5, 2)
+        ]
+        settings = Settings("box", f"sqlite://{tmp_path}/fleet.db", "door", False, 60.0, 30.0)
+        lease = Lease(asyncio.get_running_loop(), settings, pairs, Counts(), Log("gateway", json=False))
+        gone = pairs.pop(0)
+        lease.forget(gone)
+        assert lease._strangers == 7
+        await lease.close()
+
+    asyncio.run(story())

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from fleet.cli import doctor
+from fleet.cli import doctor, fleetctl
+from fleet.cli.clean import DoorsSeen
+from fleet.rules.leases import Mode, Wish
 from fleet.rules.schedule import calendar
-from fleet.shell.store import Store, database, default_database, open_store
+from fleet.shell.store import Row, SqliteStore, Store, StoreError, database, default_database, open_store
 from sidecar.kernel import process_tree
 from sidecar.terminal.findings import Level
 from sidecar.terminal.names import BadValue
@@ -438,10 +440,10 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
     assert '"--purpose=-x"' in unit or "--purpose=-x" in unit
     assert "--grace-s=5 " in unit and unit.count("\n") == len(unit.splitlines()) and '"a\\nb"' in unit
     words, odd = (*words[:-1], "postgresql://db/fleet"), [*odd, "a\nb"]
-    _, job, _ = desk.says(*words[:1], "0 3 * * 0,7", *words[2:], "--as", "cronjob", "--image", "bench:1", "--", *odd)
+    _, job, _ = desk.says(*words[:1], "0 3 * * 5-7", *words[2:], "--as", "cronjob", "--image", "bench:1", "--", *odd)
     spec = yaml.safe_load(job)["spec"]
     container = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
-    assert spec["schedule"] == "0 3 * * 0,0" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7260
+    assert spec["schedule"] == "0 3 * * 0,5,6" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7260
     assert container["command"] == ["fleetctl", "run", "--exclusive", "box", "--window", "7200s", "--database",
                                     "postgresql://db/fleet", "--", *odd]  # fmt: skip
 
@@ -451,6 +453,48 @@ def test_a_file_that_is_deleted_or_replaced_under_a_lease_ends_it(desk: Desk) ->
     started(holder)
     desk.file.rename(desk.file.with_name("old.db"))
     assert holder.ends() == 70 and "there is no database" in holder.err.rest()
+
+
+def test_a_signal_that_a_shell_wants_ignored_ends_no_waiter(desk: Desk) -> None:
+    started(desk.run())
+    words = [*FLEETCTL, "run", "--exclusive", "box", "--", "true"]
+    waiter = Program("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words, environment={"FAILOVER_DATABASE": desk.url})
+    with contextlib.closing(waiter):
+        waiter.err.with_words("waiting: ")
+        waiter.send(signal.SIGHUP)
+        waiter.send(signal.SIGTERM)
+        assert waiter.ends() == 128 + signal.SIGTERM
+
+
+def test_a_doctor_that_loses_the_database_on_the_way_says_what_it_found(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(store: Store, what: str, **values: object) -> list[Row]:
+        if what == "look":
+            raise StoreError("it is away")
+        return store.call(what, **values)
+
+    monkeypatch.setattr(fleetctl, "ask", ask)
+    assert fleetctl.main(["doctor", "--database", desk.url]) == 1
+    said = capsys.readouterr().out
+    assert "1 hosts" in said and "it is away" in said
+
+
+def test_a_door_with_a_term_or_a_name_that_no_database_takes_doesnt_start(tmp_path: Path) -> None:
+    for more in (("--lease-ttl-s", "0.05"), ("--lease-name", "x" * 201)):
+        words = ("--run-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--lease-host", "box", *more)
+        code, _, said = run_to_end(sys.executable, "-m", "gateway", *words)
+        assert code == 64 and "--lease-name, --lease-ttl-s" in said
+
+
+def test_a_window_has_an_end() -> None:
+    assert fleetctl.duration("99999999d") == 366 * 86400
+
+
+def test_the_doors_are_looked_at_with_a_connection_of_their_own_each_time(desk: Desk) -> None:
+    """One that is idle for a long run may be cut on the way, and nobody hears of it."""
+    seen = DoorsSeen(desk.url, Wish("box", Mode.EXCLUSIVE, "i"))
+    assert isinstance(seen._store, SqliteStore) and seen._store._connection is None
 
 
 def test_a_renewal_that_is_no_longer_to_be_relied_on_says_so_with_its_code(desk: Desk) -> None:

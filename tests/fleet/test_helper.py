@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import fleet
+from fleet.rules.term import Phase
 from fleet.shell.store import Store, open_store
+from sidecar.terminal.names import BadValue
 from tests.support.processes import environment_with
 from tests.support.waiting import until
 
@@ -205,3 +207,32 @@ def test_who_keeps_the_rules_passes_the_contracts_test(database: str, command: t
 def test_who_breaks_one_doesnt(tmp_path: Path, why: str) -> None:
     code, _, said = contract(f"sqlite://{tmp_path}/f.db", sys.executable, "-c", BREAKS[why])
     assert code == 1 and why in said, said
+
+
+def test_the_contract_doesnt_wait_for_a_program_that_has_ended(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/fleet.db"
+    code, _, said = contract(url, "sh", "-c", "exit 3")
+    assert code == 1 and "the program has ended, with 3" in said
+
+
+def test_a_lease_is_given_back_whatever_on_lost_raises(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/fleet.db"
+    store = open_store(url)
+    store.init(["box"])
+
+    def raises(why: str) -> None:
+        raise ZeroDivisionError(why)
+
+    lease = fleet.exclusive("box", purpose="a", database=url, ttl_s=3, on_lost=raises)
+    with pytest.raises(fleet.LeaseLost), lease:
+        store.call("release", host="box", lease=lease_of(store, "box"))
+        until(lambda: lease.lost, "it is lost")
+    assert lease._holding is not None
+    lease._holding.join(20)
+    assert lease._holding._term.phase is Phase.OVER, "its thread went on"
+
+
+def test_what_is_of_the_wrong_type_is_said_before_anything_waits() -> None:
+    for wrong in ({"wait_s": "5"}, {"purpose": 5}, {"ttl_s": None}):
+        with pytest.raises(BadValue, match="are texts"):
+            fleet.exclusive("box", **{"purpose": "x", **wrong})  # type: ignore[arg-type]

@@ -233,6 +233,14 @@ def test_a_sharer_that_looks_hears_of_a_wish_within_a_second_and_once() -> None:
     assert t.Wanted() not in client.answer(token=7, wanted=True)
 
 
+def test_one_that_is_renewed_no_further_says_that_another_waits() -> None:
+    client = held(Mode.SHARED)
+    client.after(20.0)
+    client.answer(token=7, left_s=25.0, wanted=True)
+    (end,) = [effect for effect in client.after(20.0) if isinstance(effect, t.Ended)]
+    assert end.end is t.End.LOST and end.why.startswith("a program waits")
+
+
 def test_an_exclusive_one_is_told_of_no_wish() -> None:
     client = Client(looks=True)
     assert t.Wanted() not in client.answer(token=7, wanted=True)
