@@ -448,11 +448,35 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
                                     "postgresql://db/fleet", "--", *odd]  # fmt: skip
 
 
-def test_a_file_that_is_deleted_or_replaced_under_a_lease_ends_it(desk: Desk) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_deleted_or_replaced_under_a_lease_ends_it(desk: Desk, replaced: bool) -> None:
     holder = desk.run()
     started(holder)
-    desk.file.rename(desk.file.with_name("old.db"))
-    assert holder.ends() == 70 and "there is no database" in holder.err.rest()
+    for path in desk.file.parent.glob("fleet.db*"):
+        path.rename(path.with_name(f"old-{path.name}"))
+    if replaced:
+        open_store(desk.url).init(["box"])
+    said = (holder.ends(), holder.err.rest())
+    assert said[0] == 70 and ("has lapsed" if replaced else "there is no database") in said[1]
+
+
+def test_a_watch_says_the_same_outage_again_when_it_comes_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The database is played: it answers, and is away, twice, and then a person ends it."""
+    looks, look = iter((True, False, True, False)), fleetctl.look
+
+    def played(store: Store, host: str) -> Any:
+        if (answers := next(looks, None)) is None:
+            raise KeyboardInterrupt
+        if not answers:
+            raise StoreError("it is away")
+        return look(store, host)
+
+    monkeypatch.setattr(fleetctl, "look", played)
+    monkeypatch.setattr(fleetctl, "end_with_the_reader", lambda: None)
+    assert fleetctl.main(["watch", "box", "--database", desk.url]) == 130
+    assert capsys.readouterr().out.count("it is away") == 2
 
 
 def test_a_signal_that_a_shell_wants_ignored_ends_no_waiter(desk: Desk) -> None:
