@@ -17,7 +17,8 @@ The rules:
     silent is not waited for; what it grants then, to a program that doesn't ask again, ends this process.
  8. A rule about any process: C7.
  9. What was given back isn't held any more. Each hello says so until the next grant: the word may have been lost. The
-    names go first: a server that finds them taken grants nothing.
+    names go first: a server that finds them taken grants nothing. What was given back since it was claimed in this
+    hello is given back after the `Welcome`, and only then asked for anew.
 """
 
 import math
@@ -43,6 +44,8 @@ class ClientMachine:
     def __init__(self, me: Me) -> None:
         self.standing = Standing(me, Spoken(m.OLDEST, m.PROTOCOL), "lock server")
         self.holds: dict[m.LockName, int] = {}
+        self._claimed: dict[m.LockName, int] = {}
+        """In the last hello."""
         self.wants: dict[m.LockName, dict[str, int]] = {}
         self.ready = True
         self.deadline = 0.0
@@ -93,7 +96,8 @@ class ClientMachine:
         standing = self.standing
         said = standing.connected(event)
         if standing.me.main:
-            standing.say(m.Register(claims=dict(self.holds), secret=standing.secret, gave_back=self._gave_back, **said))
+            self._claimed = dict(self.holds)
+            standing.say(m.Register(claims=self._claimed, secret=standing.secret, gave_back=self._gave_back, **said))
 
     def _on_disconnected(self, event: c.Disconnected) -> None:
         self._unanswered()
@@ -143,25 +147,29 @@ class ClientMachine:
     def _welcomed(self, message: m.Welcome) -> None:
         standing, self._policy = self.standing, message.policy
         standing.welcomed(message.number, message.secret, message.policy.settle_s)
-        if ACTIVE in message.holds:
+        given_back = self._claimed.keys() - self.holds.keys()
+        holds = {lock: token for lock, token in message.holds.items() if lock not in given_back}
+        if ACTIVE in holds:
             self._out.append(c.KeepNames())
-        if ACTIVE in self.holds and ACTIVE not in message.holds:
+        if ACTIVE in self.holds and ACTIVE not in holds:
             standing.lose("the lock server knows nothing of our grant")
             return
-        if ACTIVE in message.holds and ACTIVE in self._given_up:
+        if ACTIVE in holds and ACTIVE in self._given_up:
             standing.lose(GIVEN_UP)
             return
         if self._draining and ACTIVE in self.holds:
             self._draining = False
             self._out.append(c.ServeOn("the server that asked for the switchover is gone"))
-        if INIT in self.holds and INIT not in message.holds:
+        if INIT in self.holds and INIT not in holds:
             del self.holds[INIT]
         standing.counts(message.server_incarnation)
-        if INIT in message.holds and INIT not in self.holds and INIT not in self.wants:
-            self.standing.say(m.Release())
+        if INIT in holds and INIT not in self.holds and INIT not in self.wants:
+            given_back |= {INIT}
+        for lock in sorted(given_back & message.holds.keys()):
+            standing.say(m.Release(lock=lock, token=message.holds[lock]))
         for lock, needs in list(self.wants.items()):
-            if lock in message.holds:
-                self._granted(m.Granted(lock=lock, token=message.holds[lock]))
+            if lock in holds:
+                self._granted(m.Granted(lock=lock, token=holds[lock]))
             else:
                 self.standing.say(m.Acquire(lock=lock, needs=needs, again=True))
         if ACTIVE in self.wants and not self.ready:

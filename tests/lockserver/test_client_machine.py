@@ -622,6 +622,27 @@ def test_a_permit_is_claimed_when_the_server_is_back_and_its_loss_is_no_end(clie
     assert not client.lost and INIT not in client.machine.holds
 
 
+# -- what is given back between a hello and its welcome --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lock", "token", "back"), [(ACTIVE, 7, c.GaveBack()), (INIT, 0, c.Withdraw(INIT))])
+@pytest.mark.parametrize("then", ["nothing", "wanted", "wanted in vain"])
+def test_what_was_given_back_since_it_was_claimed_is_given_back_and_then_asked_for_anew(
+    client: Client, lock: m.LockName, token: int, back: c.Event, then: str
+) -> None:
+    client.come_in().tell(c.Want(lock)).hear(m.Granted(lock=lock, token=token)).away().until_it_knocks()
+    (hello,) = client.tell(c.Connected((1, 2))).said
+    assert isinstance(hello, m.Register) and hello.claims == {lock: token}
+    client.tell(back)
+    if then != "nothing":
+        client.tell(c.Want(lock, {"gpu": 60}))
+    if then == "wanted in vain":
+        client.tell(c.Withdraw(lock))
+    client.welcome(server="s2", holds={lock: token})
+    asked = [m.Acquire(lock=lock, needs={"gpu": 60}, again=True)] if then == "wanted" else []
+    assert client.said == [m.Release(lock=lock, token=token), *asked] and not client.of(c.Got) and not client.lost
+
+
 # -- switchover ----------------------------------------------------------------------------------------------------
 
 
