@@ -302,8 +302,9 @@ def _grace(it: Parser) -> None:
 
 def _wish(it: Parser) -> None:
     mode = it.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--exclusive", type=valued(name), metavar="HOST", help="the host alone")
-    mode.add_argument("--shared", type=valued(name), metavar="HOST", help="the host, with others that share it")
+    once: dict[str, Any] = {"type": valued(name), "metavar": "HOST", "action": _Once}
+    mode.add_argument("--exclusive", **once, help="the host alone")
+    mode.add_argument("--shared", **once, help="the host, with others that share it")
     it.add_argument("--purpose", default="", metavar="TEXT", help="what for: others read it while they wait")
     it.setting("--holder", metavar="NAME", help="which program this is; default: user, machine and process")
     it.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 100, among exclusive ones; default 0")
@@ -311,6 +312,13 @@ def _wish(it: Parser) -> None:
     it.setting("--ttl-s", default=TTL_S, parse=seconds, metavar="S", help="a term; it is renewed every third of one")
     it.setting("--drain-s", default=DRAIN_S, parse=seconds_or_zero, metavar="S", help="how long others may finish")
     it.add_argument("--quiet", action="store_true", help="say nothing while waiting")
+
+
+class _Once(argparse.Action):
+    def __call__(self, it: Any, options: Any, host: Any, flag: Any = None) -> None:
+        if getattr(options, self.dest) is not None:
+            it.error(f"{flag} takes one host; for two at once: fleetctl run {flag} A -- fleetctl run {flag} B -- COMMAND")
+        setattr(options, self.dest, host)
 
 
 def _unit(text: str) -> str:

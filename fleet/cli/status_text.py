@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.rules.leases import Row, Seen, clock, whose
+from fleet.rules.statements import SHOWN
 from sidecar.terminal import table
 from sidecar.terminal.formatting import PLAIN, Paint, Tone
 
@@ -27,6 +28,8 @@ def lines(hosts: Mapping[str, Seen], paint: Paint = PLAIN) -> list[str]:
             tone = Tone.CARE if row.token is None else Tone.BAD if row.exclusive else Tone.GOOD
             mode = row.mode if row.token is not None else f"waits, {row.mode}"
             rows.append([host if not place else "", paint(mode, tone), whose(row), _since(row, seen.now)])
+        if len(seen.rows) >= SHOWN:
+            rows.append(["", paint(f"only the first {SHOWN} are shown", Tone.QUIET)])
     return table.lines(rows) if rows else ["there are no hosts yet: fleetctl init --host NAME adds one"]
 
 

@@ -222,7 +222,7 @@ class Parser(argparse.ArgumentParser):
         found = re.search(r"(?:unrecognized arguments|known here): (.*)|invalid choice: '(.*?)'", message)
         known = [*self._option_string_actions, *(str(word) for each in self._actions for word in each.choices or ())]
         words = (found[1] or found[2]).split() if found is not None else []
-        if "arguments are required" in message:
+        if " required" in message:
             words = [word for word in takewhile("--".__ne__, self._given) if word.startswith("--")]
         for word in words:
             if word.partition("=")[0] in known:

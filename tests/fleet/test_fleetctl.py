@@ -313,6 +313,8 @@ def test_a_host_that_isnt_there_is_one_sentence(desk: Desk) -> None:
         (("status", "--database", "mysql://x"), "'mysql://x' is no database"),
         (("every", "0 3 * *", "--exclusive", "box", "--window", "1h", "--", "true"), "'0 3 * *' is no time"),
         (("stats",), "did you mean status?"),
+        (("run", "--exlusive", "box", "--", "true"), "did you mean --exclusive?"),
+        (("run", "--exclusive", "box", "--exclusive", "other", "--", "true"), "--exclusive takes one host"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(desk: Desk, words: tuple[str, ...], sentence: str) -> None:

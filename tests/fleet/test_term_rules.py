@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from fleet.cli import status_text
 from fleet.rules import term as t
-from fleet.rules.leases import Mode, Wish, check
+from fleet.rules.leases import Mode, Row, Seen, Wish, check
 from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import BadValue
 
@@ -196,6 +197,15 @@ def test_a_sharer_behind_more_than_are_shown_waits_for_exclusive_ones_alone() ->
     client.after(1.0)
     client.looked({"id": 0, "lease": "e", "mode": "exclusive"}, *rows[1:])
     assert client.asked.name == "look"
+
+
+def test_a_status_that_may_not_be_all_says_so() -> None:
+    def shown(count: int) -> list[str]:
+        row = Row("l", "shared", 0, "me", "", 1, 0.0, 0.0, 60.0, 60.0, 0.0, 1, 0.0)
+        return status_text.lines({"box": Seen(5.0, 1, (row,) * count)})
+
+    assert len(shown(SHOWN - 1)) == SHOWN - 1
+    assert shown(SHOWN)[-1].strip() == f"only the first {SHOWN} are shown"
 
 
 def test_a_wish_that_doesnt_wait_is_asked_once() -> None:
