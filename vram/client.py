@@ -185,6 +185,8 @@ class LedgerClient(Session):
         `reserve` of that name has them as soon as that end is proven.
         """
         m.check(m.Heir(name=name))
+        if name not in self.machine.heirs and len(self.machine.heirs) >= m.MOST_HEIRED:
+            raise LedgerError(f"a tree is heir of at most {m.MOST_HEIRED} names")
         answer = self.ask(Ask(c.BeHeir(name)), timeout_s)
         self.raise_if_over(answer)
         if isinstance(answer, TimeIsOver):

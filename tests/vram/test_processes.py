@@ -15,6 +15,7 @@ from tests.support.processes import Process
 from tests.support.waiting import NEVER_S, until
 from tests.vram.programs import DEVICE, MIB, TOTAL, House
 from vram.client import LedgerClient, LedgerError, NotInTime, Refused, join
+from vram.rules.messages import MOST_HEIRED
 
 
 def test_what_a_killed_holder_had_is_anothers_at_once(house: House) -> None:
@@ -133,6 +134,18 @@ def test_what_cant_be_is_said_in_a_sentence(house: House) -> None:
             ledger.resize(lease, {DEVICE: MIB})
     finally:
         ledger.close()
+
+
+def test_one_name_too_many_is_a_sentence_and_costs_the_heir_nothing(house: House) -> None:
+    """The server would have ended the connection, and every one after it."""
+    house.serve()
+    a, b = house.holder("a").holds("model-0", 60 * MIB), house.holder("b")
+    for number in range(MOST_HEIRED):
+        assert b.does("heir", f"model-{number}") == "ok"
+    assert "heir of at most" in b.does("heir", "one-more")
+    assert b.does("heir", "model-0") == "ok"
+    a.program.kill()
+    b.holds("model-0", 60 * MIB)
 
 
 def test_it_waits_no_longer_than_it_was_told(house: House) -> None:
