@@ -13,9 +13,11 @@ from sidecar.terminal.names import BadValue
 
 
 class Client:
-    def __init__(self, mode: Mode = Mode.EXCLUSIVE, *, looks: bool = False, wait_s: float = 1000.0) -> None:
+    def __init__(
+        self, mode: Mode = Mode.EXCLUSIVE, *, looks: bool = False, wait_s: float = 1000.0, ttl_s: float = 60.0
+    ) -> None:
         self.now = 1e6
-        self.term = t.Term(Wish("h", mode, "it", wait_s=wait_s), "name", self.now, looks=looks)
+        self.term = t.Term(Wish("h", mode, "it", wait_s=wait_s, ttl_s=ttl_s), "name", self.now, looks=looks)
         self.heard: list[t.Effect] = []
         self.feed(t.Tick())
 
@@ -280,3 +282,117 @@ def test_giving_back_doesnt_wait_for_what_is_under_way() -> None:
 def test_a_wish_that_no_database_takes_is_said_to_be_wrong(bad: dict[str, Any]) -> None:
     with pytest.raises(BadValue):
         check(Wish(**{"host": "h", "mode": Mode.EXCLUSIVE, "holder": "it", **bad}))
+
+
+# -- what made mutants showed that no test held ------------------------------------------------------------------------
+
+
+def test_a_lease_that_is_over_isnt_relied_on_before_its_tick_comes_either() -> None:
+    client = held()
+    assert client.term.holds(1e6 + 39.9) and not client.term.holds(1e6 + 40)
+
+
+def test_the_end_of_a_lease_is_due_while_its_renewal_is_under_way() -> None:
+    client = held()
+    while client.now < 1e6 + 39:
+        if client.term._under_way:
+            client.fail()
+        client.after(0.5)
+    assert client.term._under_way and client.term.deadline == 1e6 + 40
+    assert ends(client.after(1.0)) == [t.End.LOST]
+    assert client.term._under_way and client.term.deadline < math.inf, "what is under way is still cut"
+    assert t.Cut() in client.after(10.0)
+
+
+def test_the_first_answer_is_waited_for_longer_and_no_later_one_for_more_than_a_sixth_of_a_term() -> None:
+    client = Client(ttl_s=6.0)
+    assert client.term.patience_s == t.FIRST_PATIENCE_S
+    client.answer()
+    assert client.term.patience_s == 1.0
+    assert held().term.patience_s == t.MOST_PATIENCE_S
+
+
+def test_short_terms_are_looked_at_more_often_and_retried_sooner() -> None:
+    client = Client(ttl_s=3.0)
+    client.answer()
+    client.after(0.5)
+    assert client.asked.name == "look"
+    client.fail()
+    asked = client.asked
+    client.after(0.09)
+    assert client.asked is asked
+    client.after(0.02)
+    assert client.asked is not asked
+
+
+def test_a_look_at_once_is_asked_with_the_next_tick() -> None:
+    client = held(Mode.SHARED, looks=True)
+    client.looked()
+    assert client.feed(t.Tick()) == []
+    client.term.look_now()
+    assert client.feed(t.Tick()) == [client.asked] and client.asked.name == "look"
+    exclusive = held(looks=True)
+    exclusive.term.look_now()
+    assert exclusive.feed(t.Tick()) == [], "only a shared one gives way"
+
+
+def test_a_wish_that_doesnt_wait_is_asked_with_no_wait_however_late() -> None:
+    term = t.Term(Wish("h", Mode.EXCLUSIVE, "it", wait_s=0.0), "name", 0.0)
+    (ask,) = term.handle(t.Tick(), 5.0)
+    assert isinstance(ask, t.Ask) and ask.values["wait"] == 0.0
+
+
+def test_after_a_final_no_nothing_is_taken_back_and_after_another_it_is() -> None:
+    client = Client()
+    assert client.fail("no such table", final=True)[-1] == t.Over()
+    client = Client()
+    assert t.Over() not in client.fail("no connection")
+    client.after(1.0)
+    assert client.asked.name == "release"
+    client.fail()
+    assert client.term.phase is t.Phase.OVER, "once will do: it may never have come there"
+
+
+def test_why_it_waits_is_said_when_it_changes_and_by_a_waiter_alone() -> None:
+    client = Client()
+    client.answer()
+    assert t.Waits("away") in client.fail()
+    client.after(1.0)
+    assert t.Waits("away") not in client.fail()
+    client = held()
+    client.after(20.0)
+    assert client.fail() == []
+
+
+def test_the_end_of_a_wait_says_why_if_that_is_known() -> None:
+    client = Client(wait_s=3.0)
+    client.answer()
+    client.now += 3.0
+    (end,) = [effect for effect in client.feed(t.Tick()) if isinstance(effect, t.Ended)]
+    assert end.why == "not granted within 3 s"
+    client = held()
+    client.now += 40.0
+    (end,) = [effect for effect in client.feed(t.Tick()) if isinstance(effect, t.Ended)]
+    assert end.why == "the last renewal began 40.0 s ago"
+
+
+def test_a_grant_that_cant_be_relied_on_yet_is_told_of_no_wish() -> None:
+    client = Client(Mode.SHARED)
+    assert client.answer(token=7, wanted=True, took_s=41.0) == []
+
+
+def test_giving_back_is_said_once_and_cuts_nothing_that_isnt_there() -> None:
+    client = held()
+    assert client.feed(t.GiveBack()) == [t.Ended(t.End.RELEASED), client.asked]
+    assert client.feed(t.GiveBack()) == []
+    client.answer()
+    assert client.term.phase is t.Phase.OVER and client.feed(t.GiveBack()) == [] and client.after(100.0) == []
+    client = held()
+    client.after(40.0)
+    assert ends(client.feed(t.GiveBack())) == [], "its end was said"
+
+
+def test_an_answer_that_extends_nothing_is_no_extension() -> None:
+    client = held()
+    client.after(20.0)
+    assert client.answer(token=7, left_s=30.0, took_s=1.0) == []
