@@ -8,8 +8,7 @@ and give the host back within a term after SIGTERM. A term may be as short as 3 
 1. it has a lease while it works, and renews it before it is relied on no longer
 2. it gives its lease back when it ends in order
 3. it waits while another has the host, and goes on when that is over
-4. it has ended, or stopped working (FAILOVER_WORKING is a file that it touches as it works), before its lease lapses,
-   when it can't renew
+4. it has ended, or stopped touching the file FAILOVER_WORKING, before its lease lapses, when it can't renew
 """
 
 import argparse
@@ -108,7 +107,7 @@ class Contract:
         if program.poll() is None and self._working.exists() and not self._rows():
             raise Broken("it works on without a lease")
 
-    # -- the program -----------------------------------------------------------------------------------------------
+    # -- the program and the database ------------------------------------------------------------------------------
 
     def _start(self) -> subprocess.Popen[bytes]:
         told = {"FAILOVER_DATABASE": self._url, "FAILOVER_HOST": self.host, "FAILOVER_WORKING": str(self._working)}
@@ -121,8 +120,6 @@ class Contract:
             program.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             raise Broken(f"it doesn't end within {self._patience_s:g} s after SIGTERM") from None
-
-    # -- the database ----------------------------------------------------------------------------------------------
 
     def _all(self) -> list[Row]:
         found = seen(self.store.call("look", host=self.host))
@@ -138,10 +135,8 @@ class Contract:
         return row
 
     def _renewal(self, before: Row) -> Row:
-        def look() -> Row | None:
-            return next((row for row in self._rows() if row.renewed_at > before.renewed_at), None)
-
-        return self._until(look, "it renews its lease")
+        newer = lambda: next((row for row in self._rows() if row.renewed_at > before.renewed_at), None)  # noqa: E731
+        return self._until(newer, "it renews its lease")
 
     def _until(self, look: Callable[[], Row | None], what: str) -> Row:
         end = time.monotonic() + self._patience_s

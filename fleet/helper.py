@@ -53,15 +53,14 @@ class Lease:
         """That of the block, while it runs."""
         self._cancelled = False
         self.token = 0
-        self.lost = ""
-        """Why, once it is."""
+        self.lost = ""  # why, once it is
         self.wanted = False
         """A shared one: an exclusive lease waits for it. Finish, and leave the block."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the door lets a request through for."""
-        return {HEADER: str(self.token)}
+        """What the door lets a request through for. A shared lease needs none: the door is open."""
+        return {HEADER: str(self.token)} if self._wish.mode is Mode.EXCLUSIVE else {}
 
     def check(self) -> None:
         """Raises LeaseLost, by this machine's own clock."""
@@ -127,7 +126,7 @@ class Lease:
             if self._on_lost is not None:
                 try:
                     self._on_lost(effect.why)
-                except Exception as error:  # the lease is given back all the same
+                except BaseException as error:  # the lease is given back all the same
                     complain(f"fleet: on_lost raised {error!r}")
 
     def _in_loop(self, call: Callable[[], object]) -> None:

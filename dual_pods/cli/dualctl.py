@@ -18,7 +18,7 @@ from typing import Any
 
 from sidecar.terminal import table
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
-from sidecar.terminal.formatting import size
+from sidecar.terminal.formatting import length, size
 from sidecar.terminal.settings import Parser, seconds
 from sidecar.terminal.terminal import OutputLost, say
 
@@ -111,7 +111,7 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         return ["this controller doesn't lead: the other replica does, or none yet"]
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "SINCE", "SAYS"]]
     for it in status["requesters"]:
-        since = _ago(now - it["since"])
+        since = length(now - it["since"])
         has = ",".join(it["accelerators"]) or "-"
         asks.append([it["name"], it["node"] or "-", has, it["phase"], since, it["says"]])
     runs = [["SERVER POD", "NODE", "INSTANCE", "STATE", "ACCELERATORS", "HOLDS", "FOR"]]
@@ -125,13 +125,6 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
             runs.append([server["name"], server["node"], it["id"], state, ",".join(it["accelerators"]), holds,
                          it["requester"] or "-"])  # fmt: skip
     return [*table.lines(asks), "", *table.lines(runs)]
-
-
-def _ago(seconds_: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds_ >= length:
-            return f"{seconds_ / length:.0f}{unit}"
-    return f"{max(seconds_, 0):.0f}s"
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -43,6 +43,9 @@ def examine(store: Store, ask: Ask) -> Iterator[Finding]:
             if not door["ended"] and silent_s > WAITS_LONG_S:
                 do = "start it, or end it in order; a week after it was last heard of it is forgotten"
                 yield warn(f"{host}", f"{door['door']} hasn't been heard of for {silent_s:.0f} s: no run is clean", do)
-    if not isinstance(store, SqliteStore) and abs(offset_s) > CLOCK_OFF_S:
+    if isinstance(store, SqliteStore) and offset_s > CLOCK_OFF_S:
+        do = "leases end as if it were that time: a host whose holder dies now is free again so much later"
+        yield fail("clock", f"this machine's clock was {offset_s:.0f} s ahead once, and was set back", do)
+    elif abs(offset_s) > CLOCK_OFF_S:
         do = "leases don't mind (each side counts by its own clock), but the times that are shown are wrong: set it"
         yield warn("clock", f"the database's clock is {offset_s:+.0f} s from this machine's", do)

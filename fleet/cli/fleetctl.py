@@ -137,10 +137,12 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def wish_of(options: argparse.Namespace) -> Wish:
-    host, mode = (options.exclusive, Mode.EXCLUSIVE) if options.exclusive else (options.shared, Mode.SHARED)
+    hosts, mode = (options.exclusive, Mode.EXCLUSIVE) if options.exclusive else (options.shared, Mode.SHARED)
+    if len(hosts) > 1:
+        options.parser.error("one host at a time; for two: run --exclusive A -- fleetctl run --exclusive B -- COMMAND")
     wait_s = options.wait_s if getattr(options, "window", None) is None else min(options.wait_s, options.window)
     it, holder = options, options.holder or holder_name()
-    wish = Wish(host, mode, holder, it.purpose, it.priority, it.ttl_s, wait_s, it.drain_s)
+    wish = Wish(hosts[0], mode, holder, it.purpose, it.priority, it.ttl_s, wait_s, it.drain_s)
     try:
         check(wish)
     except BadValue as error:
@@ -223,9 +225,10 @@ def every(options: argparse.Namespace) -> int:
     told += ["--priority", str(wish.priority)] if wish.priority else []
     ours = os.path.abspath(sys.argv[0]) if options.kind == "systemd" and shutil.which(sys.argv[0]) else "fleetctl"
     command = [options.program or ours, "run", *told, "--", *options.words]
-    systemd, unit = options.kind == "systemd", (options.name, options.times, command, options.window)
+    unit = options.name, options.times, command, options.window + options.grace_s
     try:
-        say((schedule.systemd(*unit) if systemd else schedule.cron_job(*unit, options.image)).rstrip())
+        made = schedule.systemd(*unit) if options.kind == "systemd" else schedule.cron_job(*unit, options.image)
+        say(made.rstrip())
     except BadValue as error:
         options.parser.error(str(error))
     return 0
@@ -302,9 +305,8 @@ def _grace(it: Parser) -> None:
 
 def _wish(it: Parser) -> None:
     mode = it.add_mutually_exclusive_group(required=True)
-    once: dict[str, Any] = {"type": valued(name), "metavar": "HOST", "action": _Once}
-    mode.add_argument("--exclusive", **once, help="the host alone")
-    mode.add_argument("--shared", **once, help="the host, with others that share it")
+    for flag, what in (("--exclusive", "the host alone"), ("--shared", "the host, with others that share it")):
+        mode.add_argument(flag, type=valued(name), metavar="HOST", action="append", help=what)
     it.add_argument("--purpose", default="", metavar="TEXT", help="what for: others read it while they wait")
     it.setting("--holder", metavar="NAME", help="which program this is; default: user, machine and process")
     it.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 100, among exclusive ones; default 0")
@@ -312,13 +314,6 @@ def _wish(it: Parser) -> None:
     it.setting("--ttl-s", default=TTL_S, parse=seconds, metavar="S", help="a term; it is renewed every third of one")
     it.setting("--drain-s", default=DRAIN_S, parse=seconds_or_zero, metavar="S", help="how long others may finish")
     it.add_argument("--quiet", action="store_true", help="say nothing while waiting")
-
-
-class _Once(argparse.Action):
-    def __call__(self, it: Any, options: Any, host: Any, flag: Any = None) -> None:
-        if getattr(options, self.dest) is not None:
-            it.error(f"{flag} takes one host; for two at once: fleetctl run {flag} A -- fleetctl run {flag} B -- COMMAND")
-        setattr(options, self.dest, host)
 
 
 def _unit(text: str) -> str:

@@ -45,7 +45,7 @@ examples:
 RUN = """\
 Waits for the lease, runs the command, and gives the lease back when nothing of the command is left. Without a renewal
 for two thirds of --ttl-s the command is killed, and with it whatever it has started: by a guard of its own, also when
-fleetctl is stopped or killed. Requests that go through a door need the header x-failover-lease: $FAILOVER_LEASE.
+fleetctl is stopped or killed. Under --exclusive, requests to a door need the header x-failover-lease: $FAILOVER_LEASE.
 
 An exclusive lease stops new traffic at once. What is there may finish within --drain-s, and is then paused.
 A signal to fleetctl is passed on to the command, and the lease is held until nothing of it is left; kill -9 of

@@ -22,7 +22,7 @@ from sidecar.terminal import logs
 from sidecar.terminal.exit_codes import EX_CANT_RUN, EX_LOST
 
 REFUSED, TAINTED, NOT_IN_TIME = 69, 71, 75
-VARIABLE = "FAILOVER_LEASE"
+VARIABLES = {Mode.EXCLUSIVE: "FAILOVER_LEASE", Mode.SHARED: "FAILOVER_SHARED_LEASE"}
 _GIVING_BACK_S = 10.0
 _CODES = {t.End.REFUSED: REFUSED, t.End.NOT_IN_TIME: NOT_IN_TIME, t.End.LOST: EX_LOST}
 
@@ -41,7 +41,7 @@ class Run:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, BELL))
         words: list[str] = self._options.words
         try:
-            command = Command(find(words[0]), words, {}, VARIABLE, before, "fleetctl-guard")
+            command = Command(find(words[0]), words, {}, VARIABLES[self._wish.mode], before, "fleetctl-guard")
             self._command.fork(command, terms=True)
             if self._options.window is not None:
                 window = threading.Timer(self._options.window, self._close_window)

@@ -6,15 +6,7 @@ from typing import Any
 from fleet.rules.leases import Row, Seen, clock, whose
 from fleet.rules.statements import SHOWN
 from sidecar.terminal import table
-from sidecar.terminal.formatting import PLAIN, Paint, Tone
-
-
-def length(seconds: float) -> str:
-    left, parts = max(0, int(seconds)), []
-    for letter, unit in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, unit)
-        parts += [f"{count}{letter}"] if count else []
-    return "".join(parts[:2]) or "0s"
+from sidecar.terminal.formatting import PLAIN, Paint, Tone, length
 
 
 def lines(hosts: Mapping[str, Seen], paint: Paint = PLAIN) -> list[str]:

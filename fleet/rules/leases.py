@@ -16,7 +16,7 @@ from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, BadValue
 
 TTL_S, WAIT_S, DRAIN_S = 60.0, 3600.0, 30.0
-_LINE = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]*")
+_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]*")
 """What a terminal shows as it is; and UTF-8: other bytes come as halves of surrogates."""
 
 

@@ -63,7 +63,7 @@ def _list(values: Sequence[int] | None) -> str:
 # -- the files -----------------------------------------------------------------------------------------------------
 
 
-def systemd(name: str, cron: str, words: Sequence[str], window_s: float) -> str:
+def systemd(name: str, cron: str, words: Sequence[str], within_s: float) -> str:
     times = "\n".join(f"OnCalendar={each}" for each in calendar(cron))
     return f"""\
 # /etc/systemd/system/{name}.service
@@ -74,7 +74,7 @@ After=network-online.target
 [Service]
 Type=oneshot
 ExecStart={" ".join(_systemd_word(word) for word in words)}
-TimeoutStartSec={window_s + 60:.0f}
+TimeoutStartSec={within_s + 60:.0f}
 
 # /etc/systemd/system/{name}.timer
 [Timer]
@@ -87,12 +87,12 @@ WantedBy=timers.target
 """
 
 
-def cron_job(name: str, cron: str, words: Sequence[str], window_s: float, image: str) -> str:
+def cron_job(name: str, cron: str, words: Sequence[str], within_s: float, image: str) -> str:
     calendar(cron)
     *others, weekday = cron.split()
     if (days := _values(weekday, *_FIELDS[4])) is not None:  # Kubernetes knows no 7
         cron = " ".join([*others, ",".join(map(str, sorted({day % 7 for day in days})))])
-    command = "\n".join(f"                - {_yaml(word)}" for word in words)
+    command = "\n".join(f"                - {_yaml(word.replace('$', '$$'))}" for word in words)  # it expands $(NAME)
     return f"""\
 apiVersion: batch/v1
 kind: CronJob
@@ -105,7 +105,7 @@ spec:
   jobTemplate:
     spec:
       backoffLimit: 0
-      activeDeadlineSeconds: {window_s + 60:.0f}
+      activeDeadlineSeconds: {within_s + 60:.0f}
       template:
         spec:
           restartPolicy: Never

@@ -279,6 +279,7 @@ class Term:
                 self.until = until
                 self._out.append(Extended(until))
         elif until > now:
+            self._kept_at += left_s - self.wish.ttl_s  # an earlier question was granted, whose answer was lost
             self.phase, self.until = Phase.HELD, until
             self._out.append(Granted(self.token, until))
         else:
@@ -295,9 +296,6 @@ class Term:
         blocking = in_the_way(host.rows, self.lease)
         self._turn = not blocking
         self._say_why(waits_for(blocking))
-
-    def _released(self, rows: Sequence[Mapping[str, Any]], now: float) -> None:
-        self._over()
 
     def _failed(self, event: Failed, now: float) -> None:
         if self.phase is Phase.WAITS and (event.final or not self.answered):
@@ -369,5 +367,5 @@ _ANSWERS: dict[str, Callable[[Term, Sequence[Mapping[str, Any]], float], None]] 
     "ask": Term._kept,
     "renew": Term._kept,
     "look": Term._looked,
-    "release": Term._released,
+    "release": lambda term, rows, now: term._over(),
 }

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from fleet.rules import statements
 from fleet.rules.statements import SCHEMA, STATEMENTS, VERSION
+from sidecar.kernel.filesystems import filesystem
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.names import BadValue
 
@@ -40,7 +41,8 @@ class Refused(StoreError):
 def open_store(database: str) -> "Store":
     """Connects to nothing yet. Raises BadValue, or Refused where a package is missing."""
     parts = urlsplit(database)
-    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+    more = parts.netloc or parts.query or parts.fragment or "%00" in parts.path
+    if parts.scheme == "sqlite" and not more and len(parts.path) > 1:
         return SqliteStore(Path(unquote(parts.path)))
     if parts.scheme in ("postgresql", "postgres"):
         return PostgresStore(database)
@@ -90,7 +92,7 @@ class SqliteStore:
         """`where` is for people, without a password: so it is with PostgreSQL."""
         self._now = now
         self._connection: sqlite3.Connection | None = None
-        self._inode = -1
+        self._files: list[int] = []
         self._said: dict[str, list[str]] = {}
 
     def call(self, name: str, **values: object) -> list[Row]:
@@ -136,11 +138,10 @@ class SqliteStore:
             self._connection = None
 
     def _connected(self) -> sqlite3.Connection:
-        inode = self._there()
-        if self._connection is not None and self._inode != inode:  # another file is there: that rules from now on
+        files = self._there()
+        if self._connection is not None and self._files != files:  # others are there: these rule from now on
             self.close()
         if self._connection is None:
-            self._inode = inode
             connection = self._open("rw")
             try:
                 check_version(_sqlite_version(connection), self.where)
@@ -148,13 +149,19 @@ class SqliteStore:
                 connection.close()
                 raise
             self._connection = connection
+            self._files = self._there()
         return self._connection
 
-    def _there(self) -> int:
+    def _there(self) -> list[int]:
+        """The file, and the two beside it that have its newest rows and its locks: by another path they are others."""
         try:
-            return self.path.stat().st_ino
+            found = self.path.stat()
         except FileNotFoundError:
             raise Refused(f"there is no database at {self.where}: {INIT} makes it") from None
+        if found.st_nlink > 1 or (self._connection is None and filesystem(self.path)[1] == os.path.realpath(self.path)):
+            raise Refused(f"{self.where} has another path, and another lock there: mount or link its whole directory")
+        beside = () if self._connection is None else (f"{self.path}-wal", f"{self.path}-shm")
+        return [found.st_ino, *(os.stat(path).st_ino for path in beside if os.path.exists(path))]
 
     def _open(self, mode: str) -> sqlite3.Connection:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"

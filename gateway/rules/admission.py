@@ -306,6 +306,8 @@ class Admission:
         for request in list(visitors.leased):
             visitor = visitors[request]
             if visitor.lease != event.token and (visitor.lease <= event.newest or visitor.since < event.looked_at):
+                current = self.grants.current
+                self.strangers += current is not None and request in current.leases  # beside a newer lease, maybe
                 self._turn_away(request, 409, f"lease {visitor.lease} has ended, or never was{_is_leased(event)}")
 
     def _count_stranger(self, request: int) -> None:

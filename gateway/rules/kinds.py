@@ -242,6 +242,7 @@ def kind_of(
 
 def carrying(kind: Kind, token: bytes) -> Kind:
     """The same with the token of an exclusive lease, as its header has it. Raises errors.Refusal."""
+    token = token.strip(b" \t")
     if not token:
         return kind
     if not token.isdigit() or len(token) > 18:

@@ -151,6 +151,9 @@ class GuardedCommand:
                 self.send(came.si_signo)
 
     def send(self, number: int) -> None:
+        if number == signal.SIGKILL and self._guard:
+            with contextlib.suppress(ProcessLookupError):  # a guard that is stopped would leave the rest alive
+                os.kill(self._guard, signal.SIGCONT)
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:

@@ -41,21 +41,23 @@ def ago(stamp: str, now: datetime) -> str:
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
     left = int((now - then).total_seconds())
-    if left < 0:
-        return f"{stamp} (in the future: a clock is wrong)"
-    parts: list[str] = []
-    for letter, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count or (letter == "s" and not parts):
-            parts.append(f"{count}{letter}")
-    return "".join(parts[:2]) + " ago"
+    return length(left) + " ago" if left >= 0 else f"{stamp} (in the future: a clock is wrong)"
+
+
+def length(seconds: float) -> str:
+    """As `3m12s`."""
+    left, parts = max(0, int(seconds)), []
+    for letter, unit in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, unit)
+        parts += [f"{count}{letter}"] if count else []
+    return "".join(parts[:2]) or "0s"
 
 
 def size(count: int) -> str:
     """Bytes as a person writes them, if that loses nothing much."""
-    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= length:
-            return f"{count // length} {unit}" if count % length == 0 else f"{count / length:.1f} {unit}"
+    for unit, least in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= least:
+            return f"{count // least} {unit}" if count % least == 0 else f"{count / least:.1f} {unit}"
     return f"{count} bytes"
 
 

@@ -145,6 +145,15 @@ def test_a_stranger_that_a_lease_has_covered_since_counts_anew_when_it_is_uncove
         assert strangers(it) == count and it.machine.admission.strange == 0
 
 
+def test_what_is_with_an_engine_under_a_token_that_has_ended_is_a_stranger_to_the_next() -> None:
+    it = world()
+    it.feed(LEASED)
+    streams, waits = it.arrive(COMPLETION, BODY, lease=7), it.arrive(COMPLETION, BODY, lease=9)
+    step(it, streams, 3)
+    it.feed(msgspec.structs.replace(LEASED, token=8, newest=9))
+    assert streams.outcome is e.Outcome.ENDED and waits.ended and strangers(it) == 1
+
+
 def test_a_door_that_was_stopped_counts_what_ended_before_it_knew() -> None:
     """Its lease was over while it was stopped; then the answers are read first, and the clock after that."""
     it = world()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import fleet
 from fleet.cli import doctor, fleetctl
 from fleet.cli.clean import DoorsSeen
 from fleet.rules.leases import Mode, Wish
@@ -313,8 +314,11 @@ def test_a_host_that_isnt_there_is_one_sentence(desk: Desk) -> None:
         (("status", "--database", "mysql://x"), "'mysql://x' is no database"),
         (("every", "0 3 * *", "--exclusive", "box", "--window", "1h", "--", "true"), "'0 3 * *' is no time"),
         (("stats",), "did you mean status?"),
+        (("status", "--database", "sqlite:///tmp/q?x.db"), "is no database"),
+        (("status", "--database", "sqlite:///tmp/nul%00.db"), "is no database"),
+        (("run", "--shared", "box", "--purpose", "a\x9b", "--", "true"), "the purpose has to be one line"),
         (("run", "--exlusive", "box", "--", "true"), "did you mean --exclusive?"),
-        (("run", "--exclusive", "box", "--exclusive", "other", "--", "true"), "--exclusive takes one host"),
+        (("run", "--exclusive", "box", "--exclusive", "other", "--", "true"), "one host at a time; for two: "),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(desk: Desk, words: tuple[str, ...], sentence: str) -> None:
@@ -437,7 +441,7 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
     (line,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
     assert line.endswith(r'-- "run me" "100%%" "$$HOME" "it' + r"'s \"this\"" + r'" "back\\slash"')
     _, unit, _ = desk.says(*words[:5], "12d", "--ttl-s", "90", "--holder", "me", "--quiet", "--", "true")
-    assert "--window 1036800s" in unit and "--holder=me --ttl-s 90 --quiet" in unit and "=1036860\n" in unit
+    assert "--window 1036800s" in unit and "--holder=me --ttl-s 90 --quiet" in unit and "=1036870\n" in unit
     _, unit, _ = desk.says(*words, "--purpose=-x", "--grace-s", "5", "--", "sh", "-c", "a\nb")
     assert '"--purpose=-x"' in unit or "--purpose=-x" in unit
     assert "--grace-s=5 " in unit and unit.count("\n") == len(unit.splitlines()) and '"a\\nb"' in unit
@@ -445,9 +449,9 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
     _, job, _ = desk.says(*words[:1], "0 3 * * 5-7", *words[2:], "--as", "cronjob", "--image", "bench:1", "--", *odd)
     spec = yaml.safe_load(job)["spec"]
     container = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
-    assert spec["schedule"] == "0 3 * * 0,5,6" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7260
+    assert spec["schedule"] == "0 3 * * 0,5,6" and spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 7270
     assert container["command"] == ["fleetctl", "run", "--exclusive", "box", "--window", "7200s", "--database",
-                                    "postgresql://db/fleet", "--", *odd]  # fmt: skip
+                                    "postgresql://db/fleet", "--", *(it.replace("$", "$$") for it in odd)]  # fmt: skip
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -460,6 +464,50 @@ def test_a_file_that_is_deleted_or_replaced_under_a_lease_ends_it(desk: Desk, re
         open_store(desk.url).init(["box"])
     said = (holder.ends(), holder.err.rest())
     assert said[0] == 70 and ("has lapsed" if replaced else "there is no database") in said[1]
+
+
+def test_the_files_beside_a_database_are_a_part_of_it(desk: Desk) -> None:
+    """Without them there are two locks, and two that have the host alone: until the next renewal."""
+    holder = desk.run()
+    started(holder)
+    desk.store.close()
+    for end in ("-wal", "-shm"):
+        desk.file.with_name(f"fleet.db{end}").unlink()
+    started(desk.run())
+    assert (holder.ends(), "has lapsed" in holder.err.rest()) == (70, True)
+
+
+def test_a_file_with_two_paths_is_refused(desk: Desk, tmp_path: Path) -> None:
+    os.link(desk.file, tmp_path / "other.db")
+    code, _, said = desk.says("status", "--database", f"sqlite://{tmp_path}/other.db")
+    assert code == 69 and "has another path, and another lock there" in said
+
+
+def test_a_guard_that_is_stopped_doesnt_keep_what_the_command_has_started(desk: Desk) -> None:
+    holder = desk.run(command=LEAVES)
+    left = started(holder)
+    (guard,) = (Process(pid) for pid in process_tree.children(holder.pid))
+    guard.signal(signal.SIGSTOP)
+    desk.file.rename(desk.file.with_name("moved.db"))
+    assert holder.ends() == 70 and all(process.dead for process in left)
+
+
+def test_under_a_shared_lease_nothing_is_told_to_the_door(desk: Desk) -> None:
+    said = desk.says("run", "--shared", "box", "--", "sh", "-c", "echo $FAILOVER_LEASE. $FAILOVER_SHARED_LEASE")
+    assert said[:2] == (0, ". 1\n")
+    with fleet.shared("box", purpose="p", database=desk.url) as lease:
+        assert lease.headers == {}
+
+
+def test_a_clock_that_was_ahead_once_is_a_finding(desk: Desk) -> None:
+    desk.store.call("ask", host="box", lease="x" * 32, mode="exclusive", priority=0, holder="h", purpose="", ttl=60.0,
+                    wait=60.0, drain=0.0)  # fmt: skip
+    desk.store.close()
+    with contextlib.closing(sqlite3.connect(desk.file)) as database:
+        database.execute("UPDATE hosts SET clock = clock + 3600")
+        database.commit()
+    code, said, _ = desk.says("doctor")
+    assert code == 1 and "this machine's clock was 3600 s ahead once" in said
 
 
 def test_a_watch_says_the_same_outage_again_when_it_comes_again(

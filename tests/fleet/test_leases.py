@@ -22,10 +22,11 @@ def leases(rows: list[Row], of: str) -> list[str]:
 
 
 def test_a_look_tells_the_exclusive_lease_that_is_held_from_the_wish_for_one() -> None:
-    plain: dict[str, Any] = {"now": 5.0, "newest": 3, "priority": 0, "holder": "x", "purpose": "", "asked_at": 1.0,
-                             "granted_at": None, "renewed_at": 1.0, "expires_at": 60.0, "ttl_s": 60.0, "drain_s": 0.0}  # fmt: skip
+    plain: dict[str, Any] = {"now": 5.0, "newest": 3, "priority": 0, "holder": "x", "purpose": "", "granted_at": None}
+    plain |= dict.fromkeys(("asked_at", "renewed_at", "expires_at", "ttl_s", "drain_s"), 1.0)
     kinds = [("shared", 1), ("shared", None), ("exclusive", None), ("exclusive", None), ("exclusive", 3)]
-    rows = [plain | {"id": 9 - at, "lease": f"l{at}", "mode": mode, "token": token} for at, (mode, token) in enumerate(kinds)]
+    told = [{"id": 9 - at, "lease": f"l{at}", "mode": mode, "token": token} for at, (mode, token) in enumerate(kinds)]
+    rows = [plain | row for row in told]
     found = seen(rows)
     assert found is not None and found.exclusive is not None and found.exclusive.lease == "l4"
     assert found.intent is not None and found.intent.lease == "l3", "the oldest"
@@ -84,10 +85,10 @@ def test_a_host_that_isnt_there_is_said_with_those_that_are(count: int, there: s
     assert there in no_such_host("x", [f"h{number}" for number in range(count)])
 
 
-@pytest.mark.parametrize("wrong", [{"wait_s": -1.0}, {"wait_s": float("nan")}])
-def test_a_wish_waits_for_some_time_or_none(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_a_wish_waits_for_some_time_or_none(wrong: float) -> None:
     with pytest.raises(BadValue, match="a wait 0 s or more"):
-        check(Wish("h", Mode.EXCLUSIVE, "it", **wrong))
+        check(Wish("h", Mode.EXCLUSIVE, "it", wait_s=wrong))
     check(Wish("h", Mode.EXCLUSIVE, "it", priority=1, wait_s=float("inf")))
     check(Wish("h", Mode.SHARED, "it", priority=0, wait_s=0.0))
 

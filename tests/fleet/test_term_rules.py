@@ -203,7 +203,7 @@ def test_a_sharer_behind_more_than_are_shown_waits_for_exclusive_ones_alone() ->
 
 def test_a_status_that_may_not_be_all_says_so() -> None:
     def shown(count: int) -> list[str]:
-        row = Row("l", "shared", 0, "me", "", 1, 0.0, 0.0, 60.0, 60.0, 0.0, 1, 0.0)
+        row = Row(1, "l", "shared", 0, "me", "", 1, 0.0, 0.0, 0.0, 60.0, 60.0, 0.0)
         return status_text.lines({"box": Seen(5.0, 1, (row,) * count)})
 
     assert len(shown(SHOWN - 1)) == SHOWN - 1
@@ -390,6 +390,18 @@ def test_giving_back_is_said_once_and_cuts_nothing_that_isnt_there() -> None:
     client = held()
     client.after(40.0)
     assert ends(client.feed(t.GiveBack())) == [], "its end was said"
+
+
+def test_a_grant_whose_answer_was_lost_is_renewed_as_soon_as_it_is_known() -> None:
+    """The question that was answered had extended nothing: it was counted from, and no renewal was due in time."""
+    client = Client()
+    client.answer(token=7, left_s=35.0)
+    assert client.term.until == 1e6 + 15 and client.asked.name == "renew"
+    assert client.answer(token=7) == [t.Extended(1e6 + 40)]
+    client = Client(ttl_s=12.0)
+    client.answer(token=7, left_s=6.0)
+    (end,) = [effect for effect in client.after(2.0) if isinstance(effect, t.Ended)]
+    assert end.why.startswith("the last renewal began"), "no other waits"
 
 
 def test_an_answer_that_extends_nothing_is_no_extension() -> None:
