@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from fleet.rules import term as t
+from gateway.rules import errors, kinds
 from gateway.rules import events as e
 from gateway.rules.lease import Bounds, DoorLease
 from gateway.shell.lease import Lease, Settings
@@ -58,6 +59,14 @@ def test_they_are_refused_at_once_where_that_is_wished_and_else_when_they_have_w
     assert not waits.ended
     it.wait(1.0)
     assert status(waits) == 503 and b"host h is leased" in waits.body
+
+
+def test_a_token_is_a_number_with_or_without_blanks_around_it() -> None:
+    plain = kinds.Kind("POST", b"/v1/completions", [], b"")
+    assert kinds.carrying(plain, b"\t7 ").lease == 7 and kinds.carrying(plain, b"  ") is plain
+    for wrong in (b"+1", b"3,3", b"1 2", "\u00b2".encode(), b"1" * 19):
+        with pytest.raises(errors.Refusal, match="has to be the token of a lease"):
+            kinds.carrying(plain, wrong)
 
 
 def test_a_token_that_has_ended_is_refused_wherever_its_request_is() -> None:

@@ -483,6 +483,23 @@ def test_a_file_with_two_paths_is_refused(desk: Desk, tmp_path: Path) -> None:
     assert code == 69 and "has another path, and another lock there" in said
 
 
+@needs_root
+@pytest.mark.root
+def test_a_file_that_is_mounted_by_itself_is_refused_and_its_directory_isnt(desk: Desk, tmp_path: Path) -> None:
+    """As two containers may have it."""
+    (tmp_path / "file.db").touch()
+    (tmp_path / "whole").mkdir()
+    script = """
+set -e; cd "$2"; mount --bind fleet.db file.db; mount --bind . whole
+"$1" -m fleet.cli.fleetctl status --database "sqlite://$2/whole/fleet.db"
+"$1" -m fleet.cli.fleetctl status --database "sqlite://$2/file.db"
+"""
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "box  free" in done.stdout and done.returncode == 69, done
+    assert "has another path, and another lock there" in done.stderr, done
+
+
 def test_a_guard_that_is_stopped_doesnt_keep_what_the_command_has_started(desk: Desk) -> None:
     holder = desk.run(command=LEAVES)
     left = started(holder)

@@ -215,13 +215,14 @@ def test_the_contract_doesnt_wait_for_a_program_that_has_ended(tmp_path: Path) -
     assert code == 1 and "the program has ended, with 3" in said
 
 
-def test_a_lease_is_given_back_whatever_on_lost_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_lease_is_given_back_whatever_on_lost_raises(tmp_path: Path, error: type[BaseException]) -> None:
     url = f"sqlite://{tmp_path}/fleet.db"
     store = open_store(url)
     store.init(["box"])
 
     def raises(why: str) -> None:
-        raise ZeroDivisionError(why)
+        raise error(why)
 
     lease = fleet.exclusive("box", purpose="a", database=url, ttl_s=3, on_lost=raises)
     with pytest.raises(fleet.LeaseLost), lease:
