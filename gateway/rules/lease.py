@@ -53,11 +53,13 @@ class DoorLease:
         """Up to this token no lease excludes this door any more."""
         self._terms = self._reports = self._reported = self._sent = 0
         self._strange = self._carried = self._carrying = 0
+        self._drain_until: float | None
+        """The lease is to be given back then, or when no request is left."""
         self._term = self._begin(now, 0)
         self._answered_at = now
-        self._look_sent_at = self._looked_at = self._exclusive_until = -math.inf
-        self._drain_until: float | None = None
-        """The lease is to be given back then, or when no request is left."""
+        self._look_sent_at = self._looked_at = self._other_until = -math.inf
+        self._other: Row | None = None
+        """The lease that had the host alone at the last look, and how long it has it at least."""
         self._next_at = self._report_at = self._report_not_before = now
         self._reporting = self._closing = False
         self._out: list[t.Ask | t.Cut | Note] = []
@@ -75,7 +77,7 @@ class DoorLease:
             self._on_report(event, now)
         else:
             self._feed(event, now)
-        if self._drain_until is not None and not in_flight and self._term.phase is t.Phase.HELD:
+        if self._drain_until is not None and not in_flight:
             self._feed(t.GiveBack(), now)
         self._mind_silence(now)
         held, self._held = self._held, self._term.holds(now)
@@ -111,25 +113,24 @@ class DoorLease:
         if self.unverified:
             return LeaseSeen(True, -math.inf, newest=newest, looked_at=self._looked_at)
         other = self.other(now)
-        token = other.token if other is not None and other.token is not None else 0
         pause_at = -math.inf
         if self._drain_until is not None:
             # Its own lease may be over first: while another waits, it is renewed no further than that drains.
             pause_at = min(self._drain_until, self._term.until - self.bounds.ttl_s / 30)
         return LeaseSeen(
             open=False,
-            token=token,
+            token=(other.token or 0) if other is not None else 0,
             newest=newest,
             why=leased(self.bounds.host, other or self.intent),
-            retry_after_s=max(1, math.ceil(self._exclusive_until - now)) if other is not None else 1,
+            retry_after_s=math.ceil(self._other_until - now) if other is not None else 1,
             refuse=self.bounds.refuse,
-            pause_at=pause_at if self._term.holds(now) else -math.inf,
+            pause_at=pause_at,
             looked_at=self._looked_at,
         )
 
     def other(self, now: float) -> Row | None:
         """The lease of another that has the host alone, as far as is known."""
-        return self.seen.exclusive if self.seen is not None and now < self._exclusive_until else None
+        return self._other if now < self._other_until else None
 
     @property
     def intent(self) -> Row | None:
@@ -186,7 +187,6 @@ class DoorLease:
             self._go_unverified(self.away)
 
     def _go_unverified(self, why: str) -> None:
-        self._drain_until = None
         if not self.unverified:
             self.unverified = True
             self._say("lease_unverified", why, alarm=True)
@@ -202,13 +202,12 @@ class DoorLease:
             return
         self.seen, self._looked_at = seen(event.rows), self._look_sent_at
         assert self.seen is not None
-        other = self.seen.exclusive
-        knows = self.seen.newest if other is None or other.token is None else other.token - 1
-        if other is not None:
-            self._exclusive_until = now + other.expires_at - self.seen.now
-        if knows > self._knows:
-            self._report_at = now  # a lease has begun or ended meanwhile
-        self._knows = max(knows, self._knows)
+        self._other, knows = self.seen.exclusive, self.seen.newest
+        if self._other is not None:
+            self._other_until = now + self._other.expires_at - self.seen.now
+            knows = (self._other.token or 0) - 1
+        if knows > self._knows:  # a lease has begun or ended meanwhile
+            self._knows, self._report_at = knows, now
 
     def _say(self, event: str, why: str, *, alarm: bool = False, **more: float) -> None:
         self._out.append(Note(event, {"host": self.bounds.host, "why": why, **more}, alarm))
