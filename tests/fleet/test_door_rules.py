@@ -184,6 +184,8 @@ class Door:
         self.now, self.strangers, self.in_flight, self.strange = 1e6, 0, 0, 0
         self.store, self.answers, self.asked = Model(lambda: self.now - 5e5), answers, [""]
         self.heard: list[Any] = []
+        self.opened: list[bool] = []
+        """Whether it was open, after each event."""
         self.store.init(["h"])
         self.it = DoorLease(Bounds("h", "d", "i" * 16, **bounds), self.now)
         self.feed(t.Tick())
@@ -191,6 +193,7 @@ class Door:
     def feed(self, event: Any) -> None:
         pending = list(self.it.handle(event, self.now, self.strangers, self.in_flight, self.strange))
         while pending:
+            self.opened.append(self.gate.open)
             effect = pending.pop(0)
             self.heard.append(effect)
             if isinstance(effect, t.Ask):
@@ -212,10 +215,10 @@ class Door:
             self.feed(t.Tick())
         self.now = end
 
-    def other(self, number: int = 1, drain: float = 10.0) -> dict[str, Any]:
+    def other(self, number: int = 1, drain: float = 10.0, ttl: float = 60.0) -> dict[str, Any]:
         """Another program's wish for the host alone, said again with every call."""
         values = {"lease": f"{number:032}", "mode": "exclusive", "priority": 0, "holder": "bench", "purpose": "b"}
-        return self.call("ask", host="h", ttl=60.0, wait=1e6, drain=drain, **values)[0]
+        return self.call("ask", host="h", ttl=ttl, wait=1e6, drain=drain, **values)[0]
 
     def release(self, number: int = 1) -> None:
         self.call("release", host="h", lease=f"{number:032}")
@@ -223,6 +226,14 @@ class Door:
     @property
     def gate(self) -> e.LeaseSeen:
         return self.it.gate(self.now)
+
+    @property
+    def notes(self) -> list[str]:
+        return [note.event for note in self.said]
+
+    @property
+    def said(self) -> list[e.Note]:
+        return [effect for effect in self.heard if isinstance(effect, e.Note)]
 
     @property
     def reported(self) -> tuple[int, bool]:
@@ -255,6 +266,108 @@ def test_a_wish_is_seen_within_a_second_drains_and_then_has_the_host() -> None:
     door.release()
     door.after(1.5)
     assert door.gate.open and door.gate.newest == 2
+
+
+def test_a_door_that_gives_way_is_shut_until_it_has_its_lease_again() -> None:
+    door = Door()
+    for turn in range(3):
+        door.other(turn)
+        door.after(1.0)
+        door.opened.clear()
+        assert door.other(turn)["token"] is not None
+        door.after(5.0)
+        assert not any(door.opened), "another may have the host by now"
+        door.release(turn)
+        door.after(1.5)
+        assert door.gate.open
+    assert door.notes == ["lease_wanted"] * 3
+    names = [event["lease"] for event in door.call("history", host="h", last=99) if event["event"] == "granted"]
+    assert [name for name in names if name.startswith("i")] == [f"{'i' * 16}-{term}.0" for term in (4, 3, 2, 1)]
+
+
+def test_one_that_is_turned_away_is_told_when_the_others_lease_ends() -> None:
+    door = Door()
+    assert door.gate.retry_after_s == 1
+    door.other()
+    door.after(1.0)
+    assert door.gate.retry_after_s == 1, "a wish has no end"
+    door.other()
+    door.after(1.0)
+    assert door.gate.retry_after_s == 59
+    door.after(20.5)
+    assert door.gate.retry_after_s == 39
+
+
+def test_a_token_that_isnt_known_is_looked_for_at_once() -> None:
+    door = Door()
+    looks = door.asked.count("look")
+    door.it.look_now()
+    door.feed(t.Tick())
+    assert door.asked.count("look") == looks + 1 and door.gate.looked_at == door.now
+    door.after(0.5)
+    assert door.gate.looked_at == pytest.approx(door.now - 0.5, abs=0.1)
+    door.after(20.0)
+    assert door.asked[-1] == "look" and door.now - door.gate.looked_at <= 1.1, "renewals are no looks"
+
+
+def test_a_term_shorter_than_a_look_is_renewed_in_time() -> None:
+    door = Door(ttl_s=0.3)
+    door.after(5.0)
+    assert door.gate.open and not door.notes
+
+
+def test_a_door_that_is_closed_asks_for_nothing_more_and_says_so_though_it_has_just_failed() -> None:
+    door = Door()
+    door.strangers, door.answers = 1, False
+    door.after(3.0)
+    assert door.asked[-1] == "report" or "report" in door.asked[-4:]
+    door.answers = True
+    effects = door.it.close(door.now, 1)
+    asked = [effect.name for effect in effects if isinstance(effect, t.Ask)]
+    assert sorted(asked) == ["release", "report"]
+    for effect in effects:
+        if isinstance(effect, t.Ask):
+            assert not door.it.handle(door.answer(effect), door.now, 1, 0)
+    door.now += 60.0
+    assert not [ask for ask in door.it.handle(t.Tick(), door.now, 1, 0) if getattr(ask, "name", "") == "ask"]
+
+
+def test_a_question_that_is_under_way_is_no_failure_until_it_is_cut() -> None:
+    door = Door()
+    door.now = door.it.deadline
+    (ask,) = door.it.handle(t.Tick(), door.now, 0, 0)
+    assert getattr(ask, "name", "") == "look" and [door.it.away] == [""]
+    door.now += 5.0
+    assert t.Cut() in door.it.handle(t.Tick(), door.now, 0, 0) and [door.it.away] == ["no answer within 5 s"]
+
+
+def test_a_door_that_waits_its_turn_goes_on_unverified_a_third_of_a_term_after_the_last_answer() -> None:
+    door = Door()
+    door.call("ask", host="h", lease="s" * 32, mode="shared", priority=0, holder="s", purpose="", ttl=9e3, wait=9.0,
+              drain=0.0)  # fmt: skip
+    door.other(ttl=9e3)
+    door.after(300.0)
+    assert not door.gate.open and door.notes == ["lease_wanted"], "the database answers"
+    door.answers = False
+    door.after(19.0)
+    assert not door.gate.open
+    door.after(5.0)
+    assert door.gate.open and door.gate.until == -math.inf and door.notes == ["lease_wanted", "lease_unverified"]
+    door.after(100.0)
+    assert door.notes == ["lease_wanted", "lease_unverified"]
+    door.answers = True
+    door.after(5.0)
+    assert not door.gate.open and door.notes[-1] == "lease_verified"
+    assert door.said[-1].detail["why"].startswith("waits: host h is wanted by bench for b alone")
+
+
+def test_an_answer_to_an_earlier_lease_says_nothing_of_this_one() -> None:
+    door = Door()
+    door.answers = False
+    door.after(45.0)
+    assert door.gate.until == -math.inf
+    effects = door.it.handle(t.Answered(1, []), door.now, 0, 0)
+    assert door.gate.open and not [effect for effect in effects if isinstance(effect, e.Note)]
 
 
 def test_the_bound_of_a_drain_is_the_smaller_one() -> None:
@@ -295,11 +408,14 @@ def test_without_the_database_traffic_goes_on_unverified_when_the_lease_is_over_
     assert door.gate.open and door.gate.until > door.now
     door.after(2.0)
     assert door.gate.open and door.gate.until == -math.inf
-    assert [effect.event for effect in door.heard if isinstance(effect, e.Note)] == ["lease_unverified"]
+    door.after(60.0)
+    assert door.notes == ["lease_unverified"] and door.said[-1].alarm, "once"
     door.answers = True
+    door.opened.clear()
     door.after(25.0)
-    assert door.gate.open and door.gate.until > door.now and door.heard[-1] is not None
-    assert [effect.event for effect in door.heard if isinstance(effect, e.Note)][-1] == "lease_verified"
+    assert door.gate.open and door.gate.until > door.now and all(door.opened), "also until it has its lease again"
+    assert door.notes == ["lease_unverified", "lease_verified"]
+    assert door.said[-1].detail["why"] == "shared, with token 2"
 
 
 def test_without_the_database_the_host_stays_leased_until_that_lease_has_ended_for_certain() -> None:
