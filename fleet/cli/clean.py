@@ -11,7 +11,6 @@ from fleet.rules.leases import Mode, Wish, clock
 from fleet.shell.store import Row, StoreError, ask, open_store
 
 PATIENCE_S = 10.0
-_AGAIN_S = 0.2
 
 
 def not_heard_of(doors: Mapping[str, Row], token: int) -> set[str]:
@@ -55,7 +54,7 @@ class DoorsSeen:
             except StoreError as error:
                 if time.monotonic() >= end:
                     return f"the doors' counts can't be read: {error}"
-            time.sleep(_AGAIN_S)
+            time.sleep(0.2)
         why = [f"the doors' counts couldn't be read when it began: {self._unseen}"] if self._unseen else []
         return "; ".join(why + taints(self._before, doors, late))
 

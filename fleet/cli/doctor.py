@@ -10,10 +10,9 @@ from sidecar.kernel.filesystems import NETWORK, filesystem
 from sidecar.terminal.findings import Finding, fail, ok, warn
 
 CLOCK_OFF_S, WAITS_LONG_S = 5.0, 600.0
-Ask = Callable[..., list[Row]]
 
 
-def examine(store: Store, ask: Ask) -> Iterator[Finding]:
+def examine(store: Store, ask: Callable[..., list[Row]]) -> Iterator[Finding]:
     if isinstance(store, SqliteStore) and filesystem(store.path.parent)[0].startswith(NETWORK):
         do = "use PostgreSQL, or a file on a disk of this machine"
         yield fail("file", f"{store.where} is on a network filesystem, where its locks can't be relied on", do)

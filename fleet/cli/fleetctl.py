@@ -1,7 +1,7 @@
 """`fleetctl`: leases on hosts, in the hands of a person or a script.
 
-The commands are here; `run` and `doctor` have files of their own. Exit codes are relied on by scripts and stand in each
-command's --help (`fleetctl_help.py`). The database decides; fleetctl asks and shows.
+Exit codes are relied on by scripts and stand in each command's --help (`fleetctl_help.py`). The database decides;
+fleetctl asks and shows.
 """
 
 from sidecar.terminal import starting
@@ -36,13 +36,11 @@ from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_z
 from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 
 REFUSED, NOT_IN_TIME, GRACE_S = 69, 75, 10.0
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def init(options: argparse.Namespace) -> int:
     if options.print:
-        say("BEGIN;")
-        say(statements.for_postgres(options.grant).rstrip())
+        say(f"BEGIN;\n{statements.for_postgres(options.grant).rstrip()}")
         for host in options.host:
             say(f"INSERT INTO {statements.SCHEMA}.hosts (name) VALUES ('{host}') ON CONFLICT (name) DO NOTHING;")
         say("COMMIT;")
@@ -73,8 +71,8 @@ def fields(host: str, found: Seen, doors: list[Row]) -> dict[str, Any]:
     shown = [
         {key: row[key] for key in ("door", "strangers", "seen_at")} | {"ended": bool(row["ended"])} for row in doors
     ]
-    leases = msgspec.to_builtins(found.rows)
-    return {"host": host, "now": found.now, "newest": found.newest, "leases": leases, "doors": shown}
+    what = {"host": host, "now": found.now, "newest": found.newest}
+    return what | {"leases": msgspec.to_builtins(found.rows), "doors": shown}
 
 
 def status(options: argparse.Namespace) -> int:
@@ -152,6 +150,8 @@ def wish_of(options: argparse.Namespace) -> Wish:
 
 def acquire(options: argparse.Namespace) -> int:
     wish = wish_of(options)
+    if sys.stdout is None:
+        options.parser.error("there is no standard output, and nothing could give back what isn't printed")
     told: queue.SimpleQueue[t.Effect] = queue.SimpleQueue()
     holding = Holding(open_store(options.database), wish, told.put)
     try:
@@ -225,6 +225,8 @@ def every(options: argparse.Namespace) -> int:
     told += ["--priority", str(wish.priority)] if wish.priority else []
     ours = os.path.abspath(sys.argv[0]) if options.kind == "systemd" and shutil.which(sys.argv[0]) else "fleetctl"
     command = [options.program or ours, "run", *told, "--", *options.words]
+    if any("\ud800" <= each <= "\udfff" for each in "".join(command)):
+        options.parser.error("a word of the command isn't UTF-8")
     unit = options.name, options.times, command, options.window + options.grace_s
     try:
         made = schedule.systemd(*unit) if options.kind == "systemd" else schedule.cron_job(*unit, options.image)
@@ -241,7 +243,7 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text, re.ASCII)
     if match is None or not float(match[1]):
         raise BadValue(f"{text!r} is no length of time; allowed: a number with s, m, h or d such as 2h or 90m")
-    return min(float(match[1]) * _UNITS[match[2]], 366.0 * 86400)
+    return min(float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]], 366.0 * 86400)
 
 
 def parser() -> Parser:

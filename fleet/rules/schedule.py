@@ -119,6 +119,6 @@ spec:
 
 def _systemd_word(word: str) -> str:
     """Its own quoting: no shell is there, and % and $ mean something."""
-    word = word.replace("%", "%%").replace("$", "$$")
-    quoted = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    quoted = re.sub(r'(["\\])', r"\\\1", word.replace("%", "%%").replace("$", "$$"))
+    quoted = re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", quoted)
     return word if _PLAIN.fullmatch(word) else f'"{quoted}"'

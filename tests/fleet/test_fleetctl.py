@@ -174,6 +174,12 @@ def test_waiting_and_a_window_have_an_end(desk: Desk) -> None:
     assert code == 0, said  # and at once
 
 
+def test_what_cant_be_printed_isnt_acquired(desk: Desk) -> None:
+    closed = ("sh", "-c", '"$@" >&-', "sh", *FLEETCTL, "acquire", "--exclusive", "box")
+    code, _, why = run_to_end(*closed, environment={"FAILOVER_DATABASE": desk.url})
+    assert code == 64 and "there is no standard output" in why and not desk.events()
+
+
 def test_by_hand_it_is_acquired_renewed_and_released(desk: Desk) -> None:
     code, out, _ = desk.says("acquire", "--exclusive", "box", "--json", "--purpose", "by hand")
     lease = json.loads(out)
@@ -444,7 +450,10 @@ def test_what_every_prints_is_what_systemd_and_kubernetes_take(desk: Desk) -> No
     assert "--window 1036800s" in unit and "--holder=me --ttl-s 90 --quiet" in unit and "=1036870\n" in unit
     _, unit, _ = desk.says(*words, "--purpose=-x", "--grace-s", "5", "--", "sh", "-c", "a\nb")
     assert '"--purpose=-x"' in unit or "--purpose=-x" in unit
-    assert "--grace-s=5 " in unit and unit.count("\n") == len(unit.splitlines()) and '"a\\nb"' in unit
+    assert "--grace-s=5 " in unit and unit.count("\n") == len(unit.splitlines()) and '"a\\x0ab"' in unit
+    assert 'sh -c "a\\x0d\\x1bb"' in desk.says(*words, "--", "sh", "-c", "a\r\x1bb")[1]
+    code, _, why = desk.says(*words, "--", "sh", "-c", os.fsdecode(b"a\xff"))
+    assert code == 64 and "a word of the command isn't UTF-8" in why
     words, odd = (*words[:-1], "postgresql://db/fleet"), [*odd, "a\nb"]
     _, job, _ = desk.says(*words[:1], "0 3 * * 5-7", *words[2:], "--as", "cronjob", "--image", "bench:1", "--", *odd)
     spec = yaml.safe_load(job)["spec"]
