@@ -110,12 +110,11 @@ def in_the_way(rows: Sequence[Row], lease: str) -> list[Row]:
         # It is too far behind to be shown, and those that come first are exclusive; or it has lapsed.
         return [row for row in rows if row.exclusive] if len(rows) >= SHOWN else []
     others = [row for row in rows if row is not me and (row.exclusive or me.exclusive)]
-    waiting = [row for row in rows if row.token is None]
-    sharers = [row.id for row in waiting if not row.exclusive]
+    sharers = [row.id for row in rows if not row.exclusive]
 
     def place(row: Row) -> tuple[int, int, int]:
         """Rule 1: how many shared ones have asked before it comes before its priority."""
-        return sum(id < row.id for id in sharers), -row.priority if row.exclusive else 1, row.id
+        return sum(id < row.id for id in sharers), -row.priority, row.id
 
     before = sorted((row for row in others if row.token is None and place(row) < place(me)), key=place)
     return [row for row in others if row.token is not None] + before

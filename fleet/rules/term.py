@@ -132,7 +132,7 @@ class Term:
         self.deadline = now
         """When a tick is due."""
         self._name, self._starts = name, 0
-        self._looks = looks and wish.mode is Mode.SHARED
+        self._looks = looks
         self._began = now
         self._out: list[Effect] = []
         self.asked, self._first = asked, asked + 1
@@ -310,7 +310,7 @@ class Term:
         self._why = why
         self._not_before = now + min(self._pause_s * 2**self._failures, self.wish.ttl_s / 10)
         self._failures += 1
-        if self.phase is Phase.RELEASES and self._releases >= _RELEASES:
+        if self._releases >= _RELEASES:
             self._over()
         elif self.phase is Phase.WAITS:
             self._say_why(why)

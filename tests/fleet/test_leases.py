@@ -52,6 +52,11 @@ def test_sharers_arent_in_each_others_way_and_are_in_that_of_an_exclusive_one() 
     assert leases([row("alone", 1), row("me", 2, "shared")], "me") == ["alone"]
 
 
+def test_one_that_is_granted_already_and_doesnt_know_has_nothing_in_its_way() -> None:
+    rows = [row("me", 1, token=5), row("late", 2)]
+    assert leases(rows, "me") == []
+
+
 def test_priority_passes_exclusive_ones_and_no_sharer_that_asked_before() -> None:
     rows = [row("sharer", 2, "shared"), row("first", 1), row("urgent", 3, priority=9), row("me", 4, priority=1)]
     assert leases(rows, "first") == []
@@ -94,6 +99,11 @@ def test_a_wish_waits_for_some_time_or_none(wrong: float) -> None:
 
 
 # -- schedules -----------------------------------------------------------------------------------------------------
+
+
+def test_a_range_with_steps_ends_where_it_says() -> None:
+    assert calendar("1-6/2 3 * * *") == ["*-*-* 03:01,03,05:00"]
+    assert calendar("55/2 3 * * *") == ["*-*-* 03:55,57,59:00"]
 
 
 @pytest.mark.parametrize("wrong", ["* * * *", "* * * * * *", "*-5 * * * *", "٣ * * * *", "60 * * * *", "1-0 * * * *"])

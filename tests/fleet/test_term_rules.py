@@ -408,3 +408,33 @@ def test_an_answer_that_extends_nothing_is_no_extension() -> None:
     client = held()
     client.after(20.0)
     assert client.answer(token=7, left_s=30.0, took_s=1.0) == []
+
+
+def test_what_is_lost_or_given_back_isnt_held_again_whatever_is_answered_late() -> None:
+    client = held()
+    while client.now < 1e6 + 39:
+        client.fail()
+        client.after(0.5)
+    assert client.asked.name == "renew" and client.term._under_way
+    assert ends(client.after(1.0)) == [t.End.LOST]
+    assert client.answer(token=7) == [] and not client.term.holds(client.now), "a renewal, from the database's side"
+    other = held()
+    other.feed(t.GiveBack())
+    assert not other.term.holds(other.now)
+
+
+def test_a_host_that_is_gone_is_no_answer() -> None:
+    client = Client()
+    client.answer()
+    assert client.asked.name == "look" and client.feed(t.Answered(client.asked.question, [])) == []
+
+
+def test_a_lease_that_cant_be_given_back_lapses_after_three_tries_and_not_before() -> None:
+    client = held()
+    client.feed(t.GiveBack())
+    for _ in range(2):
+        assert client.asked.name == "release"
+        client.fail()
+        assert t.Over() not in client.heard
+        client.after(6.0)
+    assert client.fail()[-1] == t.Over()
