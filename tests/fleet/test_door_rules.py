@@ -358,14 +358,23 @@ def test_a_door_that_waits_its_turn_goes_on_unverified_a_third_of_a_term_after_t
     door.answers = True
     door.after(5.0)
     assert not door.gate.open and door.notes[-1] == "lease_verified"
+    assert door.said[-1].detail["why"].startswith("waits: host h is wanted by")
+    door.it.unverified = True
+    door.after(1.1)
     assert door.said[-1].detail["why"].startswith("waits: host h is wanted by bench for b alone")
+    door.call("release", host="h", lease="s" * 32)
+    assert door.other(ttl=9e3)["token"] is not None
+    door.after(1.1)
+    door.it.unverified = True
+    door.after(1.1)
+    assert door.said[-1].detail["why"].startswith("waits: host h is leased by bench for b until")
 
 
 def test_an_answer_to_an_earlier_lease_says_nothing_of_this_one() -> None:
-    door = Door()
-    door.answers = False
-    door.after(45.0)
-    assert door.gate.until == -math.inf
+    door = Door(answers=False)
+    door.now += 3.0
+    asked = [effect for effect in door.it.handle(t.Tick(), door.now, 0, 0) if getattr(effect, "name", "") == "ask"]
+    assert asked and door.gate.until == -math.inf, "it is under way"
     effects = door.it.handle(t.Answered(1, []), door.now, 0, 0)
     assert door.gate.open and not [effect for effect in effects if isinstance(effect, e.Note)]
 
@@ -405,7 +414,7 @@ def test_without_the_database_traffic_goes_on_unverified_when_the_lease_is_over_
     door = Door()
     door.answers = False
     door.after(39.0)
-    assert door.gate.open and door.gate.until > door.now
+    assert door.gate.open and door.gate.until > door.now and not door.notes
     door.after(2.0)
     assert door.gate.open and door.gate.until == -math.inf
     door.after(60.0)
