@@ -2,13 +2,14 @@
 
     python -m fleet.contract --database sqlite:///PATH -- ./my-program
 
-The program is started with FAILOVER_DATABASE and FAILOVER_HOST. It is to take that host alone, work as long as it may,
-and give the host back within a term after SIGTERM. A term may be as short as 3 s (`ttl_s`). What is tried:
+The program finds FAILOVER_DATABASE, FAILOVER_HOST and FAILOVER_WORKING in its environment. It is to take that host
+alone, touch that file time and again while it works, and give the host back within a term after SIGTERM. A term may be
+as short as 3 s (`ttl_s`). What is tried:
 
 1. it has a lease while it works, and renews it before it is relied on no longer
 2. it gives its lease back when it ends in order
 3. it waits while another has the host, and goes on when that is over
-4. it has ended, or stopped touching the file FAILOVER_WORKING, before its lease lapses, when it can't renew
+4. it has ended or stopped working within a term when its lease is taken away
 """
 
 import argparse
@@ -25,9 +26,8 @@ from pathlib import Path
 
 from fleet.rules.leases import Row, seen
 from fleet.shell.store import Store, StoreError, database, open_store
+from sidecar.terminal.exit_codes import EX_REFUSED
 from sidecar.terminal.settings import Parser, seconds, valued
-
-REFUSED = 69
 
 
 class Broken(Exception):
@@ -66,6 +66,8 @@ class Contract:
             if renewed.token != first.token or renewed.renewed_at > first.renewed_at + first.ttl_s * 2 / 3:
                 raise Broken(f"it was renewed after {renewed.renewed_at - first.renewed_at:.1f} s of {first.ttl_s:g} s")
             first = renewed
+        if not self._working.exists():
+            raise Broken("it holds its lease, and doesn't touch the file FAILOVER_WORKING")
         self._end(program)
 
     def waits(self) -> None:
@@ -87,14 +89,14 @@ class Contract:
     def gives_back(self) -> None:
         """it gives its lease back when it ends in order"""
         program = self._start()
-        row = self._held("it takes the host")
+        row = self._renewal(self._held("it takes the host"))  # by then it knows that it holds
         self._end(program)
         events = [each["event"] for each in self.store.call("history", host=self.host, last=10)]
         if "released" not in events[:2] or self._rows():
             raise Broken(f"its lease (token {row.token}) wasn't given back: {', '.join(events[:3])}")
 
     def steps_down(self) -> None:
-        """it has stopped working before its lease lapses, when it can't renew"""
+        """it has stopped working within a term when its lease is taken away"""
         program = self._start()
         row = self._held("it takes the host")
         self._renewal(row)
@@ -171,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except StoreError as error:
         print(f"python -m fleet.contract: {error}", file=sys.stderr)
-        return REFUSED
+        return EX_REFUSED
     return 0
 
 

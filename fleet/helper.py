@@ -22,12 +22,11 @@ from typing import Any
 
 from fleet.rules import term as t
 from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Wish, check
-from fleet.shell.holding import Holding, holder_name
+from fleet.shell.holding import GIVING_BACK_S, Holding, holder_name
 from fleet.shell.store import default_database, open_store
 from sidecar.terminal.logs import complain
 
 HEADER = "x-failover-lease"
-_GIVING_BACK_S = 10.0
 
 
 class NotGranted(Exception):
@@ -73,12 +72,12 @@ class Lease:
             self._take(self._told.get())
             return self
         except BaseException:  # it may be granted by now
-            self._holding.give_back(_GIVING_BACK_S)
+            self._holding.give_back(GIVING_BACK_S)
             raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._holding is not None
-        self._holding.give_back(_GIVING_BACK_S)
+        self._holding.give_back(GIVING_BACK_S)
         if self.lost and kind is None:
             raise LeaseLost(self.lost)
 
@@ -94,7 +93,7 @@ class Lease:
                 raise LeaseLost(self.lost)
         except BaseException:
             self._holding.give_back()
-            await asyncio.shield(loop.run_in_executor(None, self._holding.join, _GIVING_BACK_S))
+            await asyncio.shield(loop.run_in_executor(None, self._holding.join, GIVING_BACK_S))
             raise
         self._task = asyncio.current_task()
         return self
@@ -105,7 +104,7 @@ class Lease:
         if self._cancelled:
             task.uncancel()
         self._holding.give_back()
-        await self._loop.run_in_executor(None, self._holding.join, _GIVING_BACK_S)
+        await self._loop.run_in_executor(None, self._holding.join, GIVING_BACK_S)
         if self.lost and (kind is None or (kind is asyncio.CancelledError and self._cancelled)):
             raise LeaseLost(self.lost)
 

@@ -193,6 +193,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
     process_setup.give_large_memory_back()
+    if options.lease_host is None and (options.when_leased != "wait" or options.lease_name):
+        it.error("--when-leased and --lease-name are of a host's lease: name the host with --lease-host")
     try:
         leased = _lease(options) if options.lease_host is not None else None
     except BadValue as error:

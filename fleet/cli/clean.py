@@ -7,7 +7,7 @@ next lease; when an exclusive lease ends it reports at once. A door that doesn't
 import time
 from collections.abc import Collection, Mapping
 
-from fleet.rules.leases import Mode, Wish, clock
+from fleet.rules.leases import Mode, Wish, utc
 from fleet.shell.store import Row, StoreError, ask, open_store
 
 PATIENCE_S = 10.0
@@ -25,7 +25,7 @@ def taints(before: Mapping[str, Row], doors: Mapping[str, Row], late: Collection
         if row["strangers"] > before.get(name, {"strangers": 0})["strangers"]:
             why.append(f"{name} had requests with an engine that no lease covered, or ended without a word")
         elif name in late:
-            why.append(f"{name} hasn't been heard of since {clock(row['seen_at'])}, and may let requests through")
+            why.append(f"{name} hasn't been heard of since {utc(row['seen_at'])}: start it again, and end it in order")
     return why + [f"{name} isn't there any more" for name in before.keys() - doors.keys()]
 
 
@@ -61,8 +61,8 @@ class DoorsSeen:
     def in_words(self) -> str:
         count = sum(not row["ended"] for row in self._before.values())
         if not count:
-            return "no door enforces this lease"
-        return f"{count} door{'s' * (count != 1)} let through none but its own requests"
+            return "not checked: no door enforces this lease"
+        return f"clean: {count} door{'s' * (count != 1)} let through none but its own requests"
 
     def _look(self) -> dict[str, Row]:
         try:

@@ -4,12 +4,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from fleet.rules.leases import clock, seen, whose
+from fleet.rules.leases import seen, utc, whose
 from fleet.shell.store import Row, SqliteStore, Store
 from sidecar.kernel.filesystems import NETWORK, filesystem
 from sidecar.terminal.findings import Finding, fail, ok, warn
 
-CLOCK_OFF_S, WAITS_LONG_S = 5.0, 600.0
+CLOCK_OFF_S, WAITS_LONG_S, SILENT_S = 5.0, 600.0, 60.0
 
 
 def examine(store: Store, ask: Callable[..., list[Row]]) -> Iterator[Finding]:
@@ -33,13 +33,13 @@ def examine(store: Store, ask: Callable[..., list[Row]]) -> Iterator[Finding]:
         for row in found.rows:
             if row.token is not None and found.now - row.renewed_at > row.ttl_s / 2:
                 do = "its holder may be stopped or cut off; it lapses by itself"
-                yield warn(f"{host}", f"{whose(row)} was renewed last at {clock(row.renewed_at)}", do)
+                yield warn(f"{host}", f"{whose(row)} was renewed last at {utc(row.renewed_at)}", do)
             if row.token is None and row.exclusive and found.now - row.asked_at > WAITS_LONG_S:
                 do = f"fleetctl status {host} says what it waits for"
-                yield warn(f"{host}", f"{whose(row)} has waited since {clock(row.asked_at)}", do)
+                yield warn(f"{host}", f"{whose(row)} has waited since {utc(row.asked_at)}", do)
         for door in ask("doors", host=host):
             silent_s = found.now - door["seen_at"]
-            if not door["ended"] and silent_s > WAITS_LONG_S:
+            if not door["ended"] and silent_s > SILENT_S:
                 do = "start it, or end it in order; a week after it was last heard of it is forgotten"
                 yield warn(f"{host}", f"{door['door']} hasn't been heard of for {silent_s:.0f} s: no run is clean", do)
     if isinstance(store, SqliteStore) and offset_s > CLOCK_OFF_S:

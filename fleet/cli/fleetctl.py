@@ -26,16 +26,16 @@ from fleet.cli import fleetctl_help as words
 from fleet.cli import status_text
 from fleet.rules import schedule, statements
 from fleet.rules import term as t
-from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Seen, Wish, check, no_such_host, seen
+from fleet.rules.leases import DRAIN_S, TTL_S, WAIT_S, Mode, Seen, Wish, check, no_such_host, seen, utc
 from fleet.shell.holding import Holding, clock, holder_name
 from fleet.shell.store import ANSWER_S, Refused, Row, Store, StoreError, ask, database, default_database, open_store
 from sidecar.terminal import commands
-from sidecar.terminal.exit_codes import EX_LOST
+from sidecar.terminal.exit_codes import EX_LOST, EX_NOT_IN_TIME, EX_REFUSED
 from sidecar.terminal.names import BadValue
 from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_zero, valued
 from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 
-REFUSED, NOT_IN_TIME, GRACE_S = 69, 75, 10.0
+GRACE_S = 10.0
 
 
 def init(options: argparse.Namespace) -> int:
@@ -98,14 +98,14 @@ def watch(options: argparse.Namespace) -> int:
                 if last.get(host) != line:
                     last[host] = line
                     said = json.dumps({"at": found.now, **fields(host, found, doors)}) if options.json else line
-                    say(said if options.json else f"{time.strftime('%H:%M:%S')}  {said}")
+                    say(said if options.json else f"{utc(found.now)}  {said}")
             last.pop("", None)  # the same error may come again
         except StoreError as error:
             if isinstance(error, Refused):
                 raise
             if last.get("") != str(error):
                 last = {"": str(error)}
-                say(json.dumps({"error": str(error)}) if options.json else f"{time.strftime('%H:%M:%S')}  {error}")
+                say(json.dumps({"error": str(error)}) if options.json else f"{utc(time.time())}  {error}")
         time.sleep(1.0)
 
 
@@ -162,7 +162,7 @@ def acquire(options: argparse.Namespace) -> int:
             elif isinstance(effect, t.Ended):
                 print(f"fleetctl acquire: {effect.end.value}: {effect.why}", file=sys.stderr)
                 holding.join(ANSWER_S)  # the database may have granted it by now: it is taken back
-                return NOT_IN_TIME if effect.end is t.End.NOT_IN_TIME else REFUSED
+                return EX_NOT_IN_TIME if effect.end is t.End.NOT_IN_TIME else EX_REFUSED
             elif isinstance(effect, t.Granted):
                 break
         said = {
@@ -201,6 +201,8 @@ def release(options: argparse.Namespace) -> int:
     if not rows or rows[0]["event"] == "lapsed":
         print("fleetctl release: it isn't there: it has lapsed, or never was", file=sys.stderr)
         return EX_LOST
+    if options.json:
+        say(json.dumps(rows[0]))
     return 0
 
 
@@ -279,7 +281,7 @@ def parser() -> Parser:
     it.add_argument("--last", type=valued(count), default=statements.KEPT_EVENTS, metavar="N", help="only the last N")
     _wish(add("acquire", acquire, "Waits for a lease, and prints it.", words.ACQUIRE))
     renews = add("renew", renew, "Renews a lease that `acquire` has printed.", words.RENEW)
-    ends = add("release", release, "Gives a lease back, or takes a wish back.", words.RELEASE, prints=False)
+    ends = add("release", release, "Gives a lease back, or takes a wish back.", words.RELEASE)
     for it in (renews, ends):
         it.add_argument("host", type=valued(name), metavar="HOST")
         it.add_argument("--lease", required=True, metavar="NAME", help="what `acquire` has printed")
@@ -344,7 +346,7 @@ def _run(said: list[str]) -> int:
         return int(options.run(options))
     except StoreError as error:
         print(f"fleetctl: {error}", file=sys.stderr)
-        return REFUSED
+        return EX_REFUSED
 
 
 if __name__ == "__main__":

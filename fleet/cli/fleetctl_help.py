@@ -34,7 +34,7 @@ exit codes of all commands (each has more: COMMAND --help):
 
 INIT = """\
 Needs a user who may create a schema (failover_fleet); the clients' role needs only what --grant gives it: it calls
-functions, and can read and write no table of its own accord. May be run again, to add hosts or to migrate.
+functions, and reads and writes no table itself but the schema's version. May be run again, to add hosts or to migrate.
 
 examples:
   fleetctl init --host gpu-box-1 --host gpu-box-2
@@ -49,14 +49,15 @@ fleetctl is stopped or killed. Under --exclusive, requests to a door need the he
 
 An exclusive lease stops new traffic at once. What is there may finish within --drain-s, and is then paused.
 A signal to fleetctl is passed on to the command, and the lease is held until nothing of it is left; kill -9 of
-fleetctl kills it. A wish for the host alone ends a command under --shared, within the longer of its term and --drain-s.
+fleetctl kills it. A wish for the host alone kills a command under --shared, without SIGTERM, within the longer of its
+term and --drain-s. Its token is FAILOVER_SHARED_LEASE: no request needs it.
 At the end fleetctl says whether the time was clean: whether every door that enforces the lease was there, and let
 through no request but the lease's own.
 
 exit codes: the command's own (128+n when signal n ended it), or
   69   refused         the database isn't reached, or there is no such host
   70   lost            the lease was lost, and the command was killed
-  71   tainted         the command ended with 0, and its time wasn't clean
+  71   tainted         the command ended with 0, and its time wasn't clean (another code of its own hides that)
   75   not in time     --wait-s is over, or --window was before it could run
   126  can't be run    the command is there, and can't be started
   127  not found       there is no such command
@@ -90,6 +91,8 @@ fields of --json: relied_on_s, wanted (an exclusive lease waits for this shared 
 
 RELEASE = """\
 exit codes: 0 given back; 70 it had lapsed before, or never was
+
+fields of --json: event (how it ended: released, or left where it was only waited for)
 """
 
 STATUS = """\
@@ -123,7 +126,8 @@ exit codes: 0 nothing FAILs (there may be warnings); 1 something does
 """
 
 EVERY = """\
-Prints the files, and changes nothing: systemd or Kubernetes starts the command. TIMES are cron's five fields.
+Prints the files (for systemd two, a service and its timer), and changes nothing: systemd or Kubernetes starts the
+command. A password in --database would stand in them: ~/.pgpass or PGPASSWORD has it, in a pod from a Secret.
 
 examples:
   fleetctl every "0 3 * * *" --exclusive gpu-box-1 --window 2h --purpose nightly -- /opt/bench/run.sh

@@ -14,17 +14,16 @@ import threading
 from fleet.cli.clean import DoorsSeen
 from fleet.rules import term as t
 from fleet.rules.leases import Mode, Wish
-from fleet.shell.holding import Holding
+from fleet.shell.holding import GIVING_BACK_S, Holding
 from fleet.shell.store import StoreError, open_store
 from sidecar.kernel.guard import Command
 from sidecar.machine.guarded import BELL, PASSED_ON, CantRun, GuardedCommand, find, let_signals_end_it
 from sidecar.terminal import logs
-from sidecar.terminal.exit_codes import EX_CANT_RUN, EX_LOST
+from sidecar.terminal.exit_codes import EX_CANT_RUN, EX_LOST, EX_NOT_IN_TIME, EX_REFUSED
 
-REFUSED, TAINTED, NOT_IN_TIME = 69, 71, 75
+TAINTED = 71
 VARIABLES = {Mode.EXCLUSIVE: "FAILOVER_LEASE", Mode.SHARED: "FAILOVER_SHARED_LEASE"}
-_GIVING_BACK_S = 10.0
-_CODES = {t.End.REFUSED: REFUSED, t.End.NOT_IN_TIME: NOT_IN_TIME, t.End.LOST: EX_LOST}
+_CODES = {t.End.REFUSED: EX_REFUSED, t.End.NOT_IN_TIME: EX_NOT_IN_TIME, t.End.LOST: EX_LOST}
 
 
 class Run:
@@ -55,7 +54,7 @@ class Run:
             return error.code
         except StoreError as error:
             _complain(str(error))
-            return REFUSED
+            return EX_REFUSED
         finally:
             self._give_back()
 
@@ -70,7 +69,7 @@ class Run:
                 return EX_CANT_RUN
             if self._window_over:
                 _complain("not in time: the window is over")
-                return NOT_IN_TIME
+                return EX_NOT_IN_TIME
             came = signal.sigwaitinfo((*PASSED_ON, BELL))
             if came.si_signo != BELL:
                 return 128 + came.si_signo
@@ -99,13 +98,13 @@ class Run:
         if why:
             _complain(f"tainted: {why}")
         elif self._wish.mode is Mode.EXCLUSIVE:
-            self._say(f"clean: {doors.in_words()}")
+            self._say(doors.in_words())
         return code or (TAINTED if why else 0)
 
     def _give_back(self) -> None:
         """When nothing of the command is left."""
         if self._holding is not None:
-            self._holding.give_back(_GIVING_BACK_S)
+            self._holding.give_back(GIVING_BACK_S)
 
     # -- from other threads ----------------------------------------------------------------------------------------
 

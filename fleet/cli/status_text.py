@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.rules.leases import Row, Seen, clock, whose
+from fleet.rules.leases import Row, Seen, utc, whose
 from fleet.rules.statements import SHOWN
 from sidecar.terminal import table
 from sidecar.terminal.formatting import PLAIN, Paint, Tone, length
@@ -29,7 +29,7 @@ def _since(row: Row, now: float) -> str:
     if row.token is None or row.granted_at is None:
         urgent = f", priority {row.priority}" if row.priority else ""
         return f"asked {length(now - row.asked_at)} ago{urgent}"
-    return f"token {row.token}, for {length(now - row.granted_at)}, until {clock(row.expires_at)} unless renewed"
+    return f"token {row.token}, for {length(now - row.granted_at)}, until {utc(row.expires_at)} unless renewed"
 
 
 def change_line(host: str, seen: Seen) -> str:
@@ -42,4 +42,4 @@ def change_line(host: str, seen: Seen) -> str:
 def event_line(row: Mapping[str, Any]) -> str:
     token = f"token {row['token']}" if row["token"] is not None else ""
     purpose = f" for {row['purpose']}" if row["purpose"] else ""
-    return f"{clock(row['at'])}  {row['event']:<8}  {row['mode']:<9}  {token:<10}  {row['holder']}{purpose}".rstrip()
+    return f"{utc(row['at'])}  {row['event']:<8}  {row['mode']:<9}  {token:<10}  {row['holder']}{purpose}".rstrip()

@@ -127,7 +127,7 @@ def whose(row: Row) -> str:
     return row.holder + (f" for {row.purpose}" if row.purpose else "")
 
 
-def clock(at: float) -> str:
+def utc(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -137,17 +137,17 @@ def leased(host: str, row: Row | None) -> str:
         return f"host {host} is wanted by another program alone"
     if row.token is None:
         return f"host {host} is wanted by {whose(row)} alone: what is there finishes, and then it is leased"
-    return f"host {host} is leased by {whose(row)} until {clock(row.expires_at)}, unless that is renewed"
+    return f"host {host} is leased by {whose(row)} until {utc(row.expires_at)}, unless that is renewed"
 
 
 def waits_for(rows: Sequence[Row]) -> str:
     """The same for a waiter, in one line."""
     if not rows:
-        return "its turn comes"
+        return "nothing is in its way any more"
     first, more = rows[0], f"; {len(rows) - 1} more before us" if len(rows) > 1 else ""
     if first.token is None:
         return f"{whose(first)} waits for it ({first.mode}, before us){more}"
-    return f"{whose(first)} holds it ({first.mode}, token {first.token}, until {clock(first.expires_at)}){more}"
+    return f"{whose(first)} holds it ({first.mode}, token {first.token}, until {utc(first.expires_at)}){more}"
 
 
 def no_such_host(host: str, hosts: Sequence[str]) -> str:

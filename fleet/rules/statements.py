@@ -225,7 +225,7 @@ def for_sqlite(text: str, now: str = "") -> str:
 
 def for_postgres(grant_to: str = "") -> str:
     """All that the schema is made of, for `fleetctl init`, which a role runs that may create it. What is there stays;
-    `grant_to`: the role of the clients, which gets the functions and no table.
+    `grant_to`: the role of the clients, which gets the functions and no table but the version's.
     """
     parts = [
         f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};\nSET LOCAL search_path = {SCHEMA};",
@@ -234,7 +234,7 @@ def for_postgres(grant_to: str = "") -> str:
         "AS $$ SELECT extract(epoch FROM clock_timestamp())::double precision $$;",
         *(_function(name) for name in STATEMENTS),
         f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {SCHEMA} FROM PUBLIC;",
-        f"INSERT INTO meta (version) SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM meta);",
+        f"INSERT INTO meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM meta);\nUPDATE meta SET version = {VERSION};",
     ]
     if grant_to:
         role = '"' + grant_to.replace('"', '""') + '"'

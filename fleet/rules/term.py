@@ -132,7 +132,7 @@ class Term:
         self.deadline = now
         """When a tick is due."""
         self._name, self._starts = name, 0
-        self._looks = looks
+        self._looks = looks and wish.mode is Mode.SHARED
         self._began = now
         self._out: list[Effect] = []
         self.asked, self._first = asked, asked + 1
@@ -142,13 +142,12 @@ class Term:
         self._kept_at = -math.inf
         """When the last question began that has kept the place, or the lease."""
         self._looked_at = -math.inf
-        self._not_before, self._failures = now, 0
+        self._not_before, self._failures, self._releases = now, 0, 0
         """After failures, one behind the other."""
         self.answered = False
         """The database knows of this wish."""
         self._wanted = self._turn = False
         self._why = self._waits = ""
-        self._releases = 0
 
     @property
     def lease(self) -> str:
@@ -284,14 +283,15 @@ class Term:
             self._out.append(Granted(self.token, until))
         else:
             self._not_before = now + self._pause_s
-        self._hear_wish(bool(row["wanted"]))
 
     def _looked(self, rows: Sequence[Mapping[str, Any]], now: float) -> None:
         host = seen(rows)
         if host is None or self.phase not in (Phase.WAITS, Phase.HELD):
             return
         if self.phase is Phase.HELD:
-            self._hear_wish(host.intent is not None)
+            if host.intent is not None and not self._wanted:
+                self._wanted = True
+                self._out.append(Wanted())
             return
         blocking = in_the_way(host.rows, self.lease)
         self._turn = not blocking
@@ -318,11 +318,6 @@ class Term:
     @property
     def _pause_s(self) -> float:
         return min(POLL_S, self.wish.ttl_s / 30)
-
-    def _hear_wish(self, wanted: bool) -> None:
-        if self.phase is Phase.HELD and self.wish.mode is Mode.SHARED and wanted and not self._wanted:
-            self._wanted = True
-            self._out.append(Wanted())
 
     def _say_why(self, why: str) -> None:
         if why != self._waits:

@@ -16,6 +16,7 @@ from fleet.rules import term as t
 from fleet.rules.leases import Wish, no_such_host
 from fleet.shell.store import Refused, Store, StoreError
 
+GIVING_BACK_S = 10.0
 _NAP_S = 1.0
 """Waits are counted on a clock that a suspend stops; so no wait is longer."""
 

@@ -258,7 +258,6 @@ class PostgresStore:
                     found = _postgres_version(connection)
                     check_version(found, self.where, init=True)
                     connection.execute(statements.for_postgres(grant_to).encode())
-                    connection.execute(f"UPDATE {SCHEMA}.meta SET version = {VERSION}".encode())
                     for host in hosts:
                         add = statements.ADD_HOST.replace(":host", "%(host)s")  # the search path is the schema's
                         connection.execute(add.encode(), {"host": host})

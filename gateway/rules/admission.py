@@ -71,7 +71,7 @@ class Admission:
     @property
     def strange(self) -> int:
         """How many strangers are with an engine now."""
-        return sum(self.visitors[request].stranger for request in self.state.unleased)
+        return sum(self.visitors[request].stranger for request in self.state.untokened)
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Admission:
             visitor = Visitor(event, self._now, event.until if event.until < until else until, strikes)
             visitors[request] = visitor
             if event.lease:
-                visitors.leased.add(request)
+                visitors.tokened.add(request)
                 if event.lease > state.gate.newest:
                     self._out.append(e.LookAtLease())
         if event.again and not visitor.again:
@@ -293,17 +293,17 @@ class Admission:
         state, visitors = self.state, self.visitors
         before, state.gate = state.gate, event
         if event.until == -math.inf < before.until:
-            for request in state.unleased:
+            for request in state.untokened:
                 self._count_stranger(request)
         elif before.until == -math.inf < event.until:  # it is covered now: uncovered once more it counts anew
-            for request in state.unleased:
+            for request in state.untokened:
                 visitors[request].stranger = False
         if event.open and not before.open:
             for request in list(visitors.interrupted):  # their wait for an engine begins now
                 visitors.stop_waiting(request)
                 visitors[request].since = self._now
                 visitors.wait(request)
-        for request in list(visitors.leased):
+        for request in list(visitors.tokened):
             visitor = visitors[request]
             if visitor.lease != event.token and (visitor.lease <= event.newest or visitor.since < event.looked_at):
                 current = self.grants.current
@@ -352,10 +352,10 @@ class Admission:
         self._out.append(e.TakeAway(request))
 
     def _pause(self, step: due.Step) -> None:
-        unleased = self.state.unleased
-        self._note("paused", requests=len(unleased))
-        self.state.returning.update(unleased)
-        self._out += [e.TakeAway(request, leased=True) for request in unleased]
+        untokened = self.state.untokened
+        self._note("paused", requests=len(untokened))
+        self.state.returning.update(untokened)
+        self._out += [e.TakeAway(request, leased=True) for request in untokened]
 
     def _refuse(self, step: due.Step) -> None:
         self._turn_away(step.request, step.status, step.why)

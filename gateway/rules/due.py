@@ -56,9 +56,9 @@ class State:
         """The requests that are still here then are refused. Infinite once that is done."""
 
     @property
-    def unleased(self) -> list[int]:
+    def untokened(self) -> list[int]:
         """The requests that are with the engine and carry no token."""
-        grant, apart = self.grants.current, (self.visitors.leased, self.returning, self.doubts)
+        grant, apart = self.grants.current, (self.visitors.tokened, self.returning, self.doubts)
         return [each for each in grant.leases if not any(each in some for some in apart)] if grant is not None else []
 
     def lets_in(self, request: int) -> bool:
@@ -117,7 +117,7 @@ def plan(state: State, now: float) -> Step | float:
         if now >= grant.sever_at:
             return Step(Do.SEVER)
         at = min(at, grant.sever_at)
-    if not state.gate.open and grant is not None and state.unleased:
+    if not state.gate.open and grant is not None and state.untokened:
         if now >= state.gate.pause_at:
             return Step(Do.PAUSE)
         at = min(at, state.gate.pause_at)
@@ -191,7 +191,7 @@ def _next(state: State, grant: Grant) -> int | None:
     """The request whose turn it is, if there is one."""
     visitors, strikes = state.visitors, state.bounds.strikes
     suspect, interrupted, new = None, visitors.interrupted, visitors.new
-    if not state.gate.open or visitors.leased:
+    if not state.gate.open or visitors.tokened:
         interrupted = [each for each in interrupted if state.lets_in(each)]
         new = [each for each in new if state.lets_in(each)]
     for request in interrupted:

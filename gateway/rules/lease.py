@@ -50,7 +50,7 @@ class DoorLease:
         """Interactive traffic goes on without a lease."""
         self._held = False
         self._knows = 0
-        """Up to this token no lease excludes this door any more."""
+        """Whatever excluded this door up to this token has ended."""
         self._terms = self._reports = self._reported = self._sent = 0
         self._strange = self._carried = self._carrying = 0
         self._drain_until: float | None
@@ -156,6 +156,7 @@ class DoorLease:
         for effect in self._term.handle(event, now):
             if isinstance(effect, t.Granted):
                 self._verify(f"shared, with token {effect.token}")
+                self._say("lease_held", f"host {self.bounds.host} is shared: requests are let in", token=effect.token)
             elif isinstance(effect, t.Wanted):
                 intent = self.intent
                 drain_s = min(self.bounds.drain_s, intent.drain_s if intent is not None else math.inf)
@@ -177,7 +178,7 @@ class DoorLease:
         if ended.end is t.End.LOST:
             self._go_unverified(ended.why)
             self._feed(t.GiveBack(), now)
-        elif ended.end is t.End.REFUSED:
+        elif ended.end is t.End.REFUSED and self.other(now) is None:
             self._go_unverified(ended.why)
 
     def _mind_silence(self, now: float) -> None:
@@ -202,8 +203,10 @@ class DoorLease:
             return
         self.seen, self._looked_at = seen(event.rows), self._look_sent_at
         assert self.seen is not None
-        self._other, knows = self.seen.exclusive, self.seen.newest
+        before, self._other, knows = self._other, self.seen.exclusive, self.seen.newest
         if self._other is not None:
+            if before is None or before.token != self._other.token:
+                self._say("lease_of_another", leased(self.bounds.host, self._other), token=self._other.token or 0)
             self._other_until = now + self._other.expires_at - self.seen.now
             knows = (self._other.token or 0) - 1
         if knows > self._knows:  # a lease has begun or ended meanwhile

@@ -20,7 +20,7 @@ TEXT_MOST, LIST_MOST = 500, 16
 _TONES = ("bad", "care", "good")
 ADVICE = {
     "engine_malformed": "an engine says what can't be read: the door's log line has the request and the reason",
-    "lease_unverified": "the database of leases was away: requests went on, and no run of that time is clean",
+    "lease_unverified": "the host's lease couldn't be asked for: requests went on, and no run of that time is clean",
     "broken_rule": "a mistake of the door's own: it cost one request, and its log line is a bug report",
 }
 _GRANT = "holder.json: the grant to {} is being written"

@@ -51,7 +51,7 @@ class Visitors(dict[int, Visitor]):
         """Those that wait and were interrupted, in order."""
         self.longest: list[tuple[float, int]] = []
         """The same, by when they were interrupted."""
-        self.leased: set[int] = set()
+        self.tokened: set[int] = set()
         """Those that carry a token, waiting or not."""
         self._first_end: tuple[float, int] | None = None
         """Looked for when it is asked for, and not with each request that comes and goes at once."""
@@ -106,5 +106,5 @@ class Visitors(dict[int, Visitor]):
     def leave(self, request: int) -> None:
         if request in self:
             self.stop_waiting(request)
-            self.leased.discard(request)
+            self.tokened.discard(request)
             del self[request]

@@ -90,7 +90,7 @@ class Lease:
         return self._gone + sum(pair.machine.admission.strangers for pair in self._pairs)
 
     def _in_flight(self) -> int:
-        return sum(len(pair.machine.admission.state.unleased) for pair in self._pairs)
+        return sum(len(pair.machine.admission.state.untokened) for pair in self._pairs)
 
     def _strange(self) -> int:
         return sum(pair.machine.admission.strange for pair in self._pairs)
@@ -131,7 +131,7 @@ class Lease:
         """The pairs, in their own time: their clock stops while the machine is suspended, and this one doesn't."""
         now = clock()
         gate, earlier_s = self._machine.gate(now), now - time.monotonic()
-        if not any(pair.machine.admission.visitors.leased for pair in self._pairs):
+        if not any(pair.machine.admission.visitors.tokened for pair in self._pairs):
             gate = msgspec.structs.replace(gate, looked_at=-math.inf)  # nothing waits to hear of every look
         times = {name: getattr(gate, name) - earlier_s for name in ("until", "pause_at", "looked_at")}
         told = msgspec.structs.replace(gate, **times)
@@ -150,7 +150,7 @@ class Lease:
         waits = machine.seen is not None and machine.intent is not None
         state = "unverified" if machine.unverified else "shared" if self._gate.open else "leased" if other else "wanted"
         says = {
-            "unverified": f"the database of leases gives no answer ({machine.away}): requests are let in all the same",
+            "unverified": f"the host's lease can't be asked for ({machine.away}): requests are let in all the same",
             "shared": f"host {self._host} is shared" + ("; a program waits to have it alone" if waits else ""),
         }.get(state, leased(self._host, other or machine.intent))
         return {"host": self._host, "state": state, "says": says, "token": self._gate.token,
@@ -165,7 +165,7 @@ class Lease:
         waits_s = seen.now - intent.asked_at if intent is not None and seen is not None else 0.0
         values = [
             ("lease_open", "1 while requests without a token are admitted", float(self._gate.open)),
-            ("lease_unverified", "1 while they are, and the database gives no answer", float(machine.unverified)),
+            ("lease_unverified", "1 while they are, and the lease can't be asked for", float(machine.unverified)),
             ("lease_token", "The token of the lease that another has the host alone with", float(self._gate.token)),
             ("lease_unrenewed_seconds", "Since that lease was renewed, as last seen", unrenewed_s),
             ("lease_intent_seconds", "How long a wish for the host alone has waited, as last seen", waits_s),

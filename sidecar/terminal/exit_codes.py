@@ -6,8 +6,12 @@ The numbers are those of BSD's sysexits.h and of the shells, so that a script ca
 
 EX_USAGE = 64
 """The arguments are wrong: another start would change nothing."""
+EX_REFUSED = 69
+"""What was asked for is refused, or what grants it can't be reached."""
 EX_LOST = 70
 """The lock is lost, and with it the right to go on."""
+EX_NOT_IN_TIME = 75
+"""It wasn't granted in time."""
 EX_CANT_RUN = 126
 """The command that was to be run can't be."""
 EX_INTERRUPTED = 130

@@ -183,6 +183,8 @@ class Door:
     def __init__(self, *, answers: bool = True, **bounds: Any) -> None:
         self.now, self.strangers, self.in_flight, self.strange = 1e6, 0, 0, 0
         self.store, self.answers, self.asked = Model(lambda: self.now - 5e5), answers, [""]
+        self.final = False
+        """Asking again doesn't help."""
         self.heard: list[Any] = []
         self.opened: list[bool] = []
         """Whether it was open, after each event."""
@@ -202,7 +204,7 @@ class Door:
 
     def answer(self, ask: t.Ask) -> t.Answered | t.Failed:
         if not self.answers:
-            return t.Failed(ask.question, "away")
+            return t.Failed(ask.question, "away", self.final)
         return t.Answered(ask.question, self.call(ask.name, **ask.values))
 
     def call(self, name: str, **values: Any) -> list[dict[str, Any]]:
@@ -233,7 +235,9 @@ class Door:
 
     @property
     def said(self) -> list[e.Note]:
-        return [effect for effect in self.heard if isinstance(effect, e.Note)]
+        """Without what is said of each lease."""
+        notes = (effect for effect in self.heard if isinstance(effect, e.Note))
+        return [note for note in notes if note.event not in ("lease_held", "lease_of_another")]
 
     @property
     def reported(self) -> tuple[int, bool]:
@@ -283,6 +287,46 @@ def test_a_door_that_gives_way_is_shut_until_it_has_its_lease_again() -> None:
     assert door.notes == ["lease_wanted"] * 3
     names = [event["lease"] for event in door.call("history", host="h", last=99) if event["event"] == "granted"]
     assert [name for name in names if name.startswith("i")] == [f"{'i' * 16}-{term}.0" for term in (4, 3, 2, 1)]
+
+
+def test_the_log_says_which_program_had_the_host_and_when_it_was_open_again() -> None:
+    door = Door()
+    door.other()
+    door.after(1.0)
+    assert door.other()["token"] == 2
+    door.after(5.0)
+    door.release()
+    door.after(1.5)
+    notes = [effect for effect in door.heard if isinstance(effect, e.Note)]
+    assert [(note.event, note.detail.get("token")) for note in notes] == [
+        ("lease_held", 1), ("lease_wanted", None), ("lease_of_another", 2), ("lease_held", 3)
+    ]  # fmt: skip
+    assert str(notes[2].detail["why"]).startswith("host h is leased by bench for b until")
+
+
+def test_a_wish_that_a_renewal_has_met_first_drains_as_long_as_it_allows() -> None:
+    door = Door()
+    door.in_flight = 1
+    door.after(19.9)
+    door.other()
+    door.after(0.2)
+    assert "renew" in door.asked
+    door.after(1.0)
+    assert not door.gate.open and door.gate.pause_at == pytest.approx(door.now + 9.0, abs=1.2)
+
+
+def test_while_another_has_the_host_a_database_that_says_no_lets_no_request_in() -> None:
+    door = Door()
+    door.other()
+    door.after(1.0)
+    assert door.other()["token"] == 2
+    door.after(1.0)
+    door.answers, door.final = False, True
+    door.opened.clear()
+    door.after(50.0)
+    assert not door.gate.open and door.gate.token == 2 and not any(door.opened)
+    door.after(12.0)
+    assert door.gate.open and door.gate.until == -math.inf, "that lease has ended for certain"
 
 
 def test_one_that_is_turned_away_is_told_when_the_others_lease_ends() -> None:

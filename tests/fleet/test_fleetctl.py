@@ -82,7 +82,7 @@ def started(program: Program) -> list[Process]:
 def test_a_command_runs_under_its_lease_and_gives_it_back(desk: Desk) -> None:
     assert desk.says("run", "--exclusive", "box", "--", "sh", "-c", "echo $FAILOVER_LEASE; exit 3")[:2] == (3, "1\n")
     code, _, said = desk.says("run", "--exclusive", "box", "--", "sh", "-c", "kill -TERM $$")
-    assert code == 128 + signal.SIGTERM and "clean: no door enforces this lease" in said
+    assert code == 128 + signal.SIGTERM and "not checked: no door enforces this lease" in said
     assert desk.events() == ["asked", "granted", "released"] * 2
 
 

@@ -75,7 +75,7 @@ def test_one_that_isnt_shown_waits_for_exclusive_ones_only_if_there_may_be_more_
 
 
 def test_what_is_waited_for_is_said_in_one_line() -> None:
-    assert waits_for([]) == "its turn comes"
+    assert waits_for([]) == "nothing is in its way any more"
     held, waits = row("a", 1, token=7), row("b", 2)
     assert waits_for([held]) == "a holds it (exclusive, token 7, until 1970-01-01T00:01:00Z)"
     assert waits_for([waits]) == "b waits for it (exclusive, before us)"
