@@ -32,8 +32,10 @@ FINALIZER = PREFIX + "ended"
 
 
 def said(annotations: Mapping[str, str], name: str) -> str | None:
-    """What an annotation says, by either prefix."""
-    return annotations.get(PREFIX + name, annotations.get(OLD_PREFIX + name))
+    """What an annotation says, by either prefix. One that is empty says nothing: to the admission policies it isn't
+    there, so it must not hide what the other one says."""
+    newer, older = annotations.get(PREFIX + name), annotations.get(OLD_PREFIX + name)
+    return newer or (newer if older is None else older)
 
 
 def digest(value: Any) -> str:

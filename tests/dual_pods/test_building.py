@@ -194,6 +194,15 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
 
 
+@pytest.mark.parametrize(
+    ("newer", "older", "says"), [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, ""), (None, None, None)]
+)
+def test_an_annotation_that_is_empty_hides_nothing(newer: str | None, older: str | None, says: str | None) -> None:
+    """Else one that the admission policies take for none would end a binding."""
+    both = {f"{names.PREFIX}x": newer, f"{names.OLD_PREFIX}x": older}
+    assert names.said({key: value for key, value in both.items() if value is not None}, "x") == says
+
+
 def test_names_are_the_node_and_the_accelerators_bits() -> None:
     assert names.server_name("n", ["3"]) == "n-8-dual" and names.server_name("n", ["0", "1"]) == "n-3-dual"
     long = [names.server_name("n" * 200 + end, ["GPU-1"], "abcdef") for end in ("a", "b")]
