@@ -20,7 +20,7 @@ from dual_pods.shell.requester import Requester
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import BadValue
-from sidecar.terminal.settings import Parser
+from sidecar.terminal.settings import Parser, seconds_or_zero
 from sidecar.wire.tcp import CannotListen
 
 EXAMPLES = """\
@@ -70,6 +70,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it.setting("--metrics-port", parse=_port, metavar="PORT", help="another one, with the same pages")
     it.setting("--debug-port", parse=_port, metavar="PORT", help="another one, with the same pages")
     it.setting("--relay-port", default="", parse=_ports, metavar="PORT,...", help="those that lead to the instance")
+    it.setting("--grace-s", default="25", parse=seconds_or_zero, metavar="S", help="how long what is open goes on "
+               "after SIGTERM; less than the pod's terminationGracePeriodSeconds (30 unless said)")  # fmt: skip
     it.setting("--accelerators", default="", metavar="ID,...", help="what this pod got; empty: as its variables or the "
                "driver say")  # fmt: skip
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
@@ -83,9 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     requester = Requester(lambda: devices.names(options.accelerators, os.environ), devices.memory_mib, log)
 
     async def serve() -> int:
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
         try:
             for port in dict.fromkeys(port for port in ports if port is not None):
                 await requester.serve((options.host, port))
@@ -95,10 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"dual-pods-requester: {error}", file=sys.stderr)
             return 1
         log.info("serving", ports=[port for port in ports if port], relays=options.relay_port)
-        running = asyncio.create_task(requester.run())
-        await ended.wait()
-        running.cancel()
-        requester.close()
+        await told.wait()
+        await requester.end(options.grace_s)
         return 0
 
     try:
