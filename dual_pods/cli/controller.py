@@ -70,8 +70,11 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     return it
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(it: Parser, options: argparse.Namespace) -> Settings:
     return Settings(
+        template=_template(it, options),
+        taint=options.node_taint,
+        resource=options.resource,
         mode=Mode(options.mode),
         sleepers_bytes=options.sleepers,
         measured_after_s=options.measured_after_s,
@@ -117,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = it.parse_args(argv)
     if find_spec("yaml") is None:
         it.error(f"it needs the package PyYAML: {how_to_get('dual-pods')}")
-    template, namespace = _template(it, options), _namespace(options)
+    settings, namespace = _settings(it, options), _namespace(options)
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
@@ -125,13 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         it.error(str(error))
     me = f"{socket.gethostname()}_{os.getpid()}"
     lease = Lease(kube, namespace, options.lease, me, options.lease_s, log)
-    more = Options(
-        namespace, _settings(options), template, _admin_key(it, options), options.owner, options.node_taint,
-        resource=options.resource,
-    )  # fmt: skip
     every_s = max(options.measured_after_s / 2, 1.0)
     prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
-    controller = Controller(kube, lease, more, prometheus, log)
+    more = Options(namespace, settings, _admin_key(it, options), options.owner, prometheus=prometheus)
+    controller = Controller(kube, lease, more, log)
 
     async def serve() -> int:
         ended = asyncio.Event()

@@ -15,6 +15,7 @@ REST = frozenset({State.OFF, State.ASLEEP})
 
 @dataclass(frozen=True)
 class Node:
+    uid: str
     name: str
     ready: bool
     usable: bool

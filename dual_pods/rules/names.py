@@ -48,9 +48,8 @@ def mask(accelerators: Iterable[str]) -> str:
     eight digits that follow from their names.
     """
     names = sorted(accelerators)
-    if all(name.isdigit() and len(name) < 4 for name in names):
-        return f"{sum(1 << int(name) for name in set(names)):x}"
-    return digest(names)[:8]
+    numbers = all(name.isdigit() and len(name) < 4 for name in names)
+    return f"{sum(1 << int(name) for name in set(names)):x}" if numbers else digest(names)[:8]
 
 
 def server_name(node: str, accelerators: Iterable[str], instance: str = "") -> str:

@@ -4,10 +4,12 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from dual_pods.rules import names
+from dual_pods.rules.events import Key
 from dual_pods.rules.facts import REST, Instance, Memory, Node, Requester, Server, Told
-from dual_pods.rules.victims import Sleeper
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 
@@ -41,6 +43,12 @@ class Settings:
     """Each usable node gets its pool unasked."""
     node_gone_s: float = 60.0
     """A node that isn't there for so long has nothing in its memory."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """The pod of a node's pool."""
+    taint: str = ""
+    """The controller's nodes have it; empty: all are."""
+    resource: str = "nvidia.com/gpu"
+    """Accelerators are counted as it."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,6 @@ class Seen:
     """The requester's uid."""
 
 
-Key = tuple[str, ...]
-
-
 @dataclass
 class Place:
     name: str
@@ -77,8 +82,8 @@ class Place:
     told: dict[str, Told] = field(default_factory=dict)
     accelerators: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What a requester has, since it said so."""
-    relayed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a requester was told last to be ready by; () for unready. Not there: not told by this controller."""
+    relayed: dict[str, tuple[Target | None, int]] = field(default_factory=dict)
+    """What a requester was told last, and after how many restarts. Not there: not told by this controller."""
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
     queried: dict[str, float] = field(default_factory=dict)
@@ -175,10 +180,9 @@ class View:
         """What the node's ledger says; empty where there is none."""
         return {name: m for told in self.place.told.values() for name, m in told.memory.items()}
 
-    def sleepers(self, but: str) -> list[Sleeper]:
+    def sleepers(self, but: str) -> list[Instance]:
         """Those that may go: asleep, and promised to no requester."""
-        free = [s for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
-        return [Sleeper(s.it.id, s.it.accelerators, s.it.last_used, s.it.asleep_bytes) for s in free]
+        return [s.it for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
 
     def asleep_bytes(self, accelerator: str) -> int:
         return sum(s.it.asleep_bytes.get(accelerator, 0) for s in self.instances if s.it.state is State.ASLEEP)

@@ -10,7 +10,6 @@ from dual_pods.shell.controller import Controller, Work
 from sidecar.http.http_exchange import Reply
 from sidecar.http.http_server import HttpServer
 
-_COUNTED = ("wakes", "launches", "sleeps", "deletions", "evictions", "failures")
 _READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -63,13 +62,13 @@ class Pages:
         requests.add_metric([], float(controller.kube.requests))
         yield requests
         waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])
-        phases = work.phases() if work is not None else {}
+        phases = [phase for phase, _ in work.machine.waits.values()] if work is not None else []
         for phase in Phase:
-            waits.add_metric([phase.value], float(phases.get(phase, 0)))
+            waits.add_metric([phase.value], float(phases.count(phase)))
         yield waits
-        counts = controller.counts + (work.machine.counts if work is not None else controller.counts.__class__())
-        for name in _COUNTED:
-            yield CounterMetricFamily(f"dual_pods_{name}_total", _HELP[name], value=float(counts[name]))
+        for name, what in _HELP.items():
+            count = controller.counts[name] + (work.machine.counts[name] if work is not None else 0)
+            yield CounterMetricFamily(f"dual_pods_{name}_total", what, value=float(count))
 
 
 _HELP = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dual_pods.rules.events import Listed, NodeGone, NodeSeen
+from dual_pods.rules.events import Gone, Listed
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
 from pool.entries import State
@@ -168,7 +168,7 @@ def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
     [server] = it.servers()
     it.delete_server(server.uid, after_s=10.0)
     it.run(62)
-    assert it.told_ready[uid] == (), "it is unready at once"
+    assert it.told_ready[uid] is None, "it is unready at once"
     it.run(180)
     assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
 
@@ -197,17 +197,17 @@ def test_a_node_that_goes_and_comes_back_serves_again() -> None:
     it = world(Mode.SWAP)
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
-    it.feed(NodeGone("n"))
+    it.feed(Gone("n"))
     it.run(70)
     assert it.ready(uid), "it goes on as long as it can"
-    it.feed(NodeSeen(Node("n", True, True)))
+    it.feed(Node("n", "n", True, True))
     it.run(140)
     assert it.ready(uid) and len(it.servers()) == 1
 
 
 def test_a_node_without_the_taint_gets_nothing() -> None:
     it = world(Mode.SWAP)
-    it.feed(NodeSeen(Node("n", True, False)))
+    it.feed(Node("n", "n", True, False))
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
     assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()

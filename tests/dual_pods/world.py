@@ -24,6 +24,7 @@ from dual_pods.rules.facts import REST, Ask, Instance, Memory, Node, Requester, 
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.plan import Phase
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 GIB = 1 << 30
@@ -92,7 +93,7 @@ class World:
         self.accelerators: dict[str, tuple[str, ...]] = {}
         self.sizes: dict[str, int] = {}
         self.wishes: dict[str, str] = {}
-        self.told_ready: dict[str, tuple[str, ...]] = {}
+        self.told_ready: dict[str, Target | None] = {}
         """What requesters were told."""
         self.said: list[tuple[str, str]] = []
         self.done: list[tuple[str, ...]] = []
@@ -106,10 +107,7 @@ class World:
         self.machine = self._machine()
 
     def _machine(self) -> Machine:
-        def template(node: str) -> Mapping[str, Any]:
-            return {"metadata": {"name": f"{node}-dual", "labels": {}, "annotations": {}}, "spec": {}}
-
-        return Machine(self.settings, template)
+        return Machine(replace(self.settings, template={"spec": {"containers": []}}))
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class World:
 
     def start(self) -> None:
         for name in self.nodes:
-            self.feed(e.NodeSeen(Node(name, True, True)))
+            self.feed(Node(name, name, True, True))
         self.feed(e.Listed())
         if self.settings.mode is Mode.SLEEP:
             self._measure()
@@ -157,7 +155,7 @@ class World:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
         self.machine = self._machine()
         for name in self.nodes:
-            self.feed(e.NodeSeen(Node(name, True, True)))
+            self.feed(Node(name, name, True, True))
         for pod in list(self.pods.values()):
             self._show(pod)
         self.feed(e.Listed())
@@ -193,7 +191,7 @@ class World:
             self._let_go(pod, engine)
         self.here[pod.fact.node].pop(uid, None)
         self.told_ready.pop(uid, None)
-        self.feed(e.PodGone(uid))
+        self.feed(e.Gone(uid))
 
     def delete_server(self, uid: str, after_s: float = 3.0) -> None:
         pod = self.pods.get(uid)
@@ -231,8 +229,7 @@ class World:
         self._show(pod)
 
     def _show(self, pod: Pod) -> None:
-        fact = pod.fact
-        self.feed(e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact))
+        self.feed(pod.fact)
 
     def find(self, uid: str) -> Requester | None:
         pod = self.pods.get(uid)
@@ -297,9 +294,7 @@ class World:
             self._changed(pod, running=True)
             self._tell(pod)
 
-    def _podorder(self, effect: e.PodOrder) -> str:
-        if effect.what == "release":
-            return self._release(effect)
+    def _delete_pod(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
             if pod.fact.ended and not pod.fact.leaving:
@@ -308,7 +303,7 @@ class World:
                 self.delete_server(effect.server.uid)
         return ""
 
-    def _release(self, effect: e.PodOrder) -> str:
+    def _release(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
             if not pod.fact.ended:
@@ -316,7 +311,7 @@ class World:
             self.vanish(effect.server.uid)
         return ""
 
-    def _markpod(self, effect: e.MarkPod) -> str:
+    def _mark(self, effect: e.Mark) -> str:
         pod = self.pods.get(effect.pod.uid)
         if pod is None:
             return "not found"
@@ -334,8 +329,7 @@ class World:
                 raise Violation(f"a requester is promised two instances: {uids}")
         else:
             self._changed(pod, marks=marks)
-        fact = pod.fact  # the answer tells of it as well, and may come late
-        seen = e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact)
+        seen = pod.fact  # the answer tells of it as well, and may come late
         machine = self.machine
 
         def answers() -> None:
@@ -356,7 +350,7 @@ class World:
     def needs(self, instance: str) -> int:
         return self.sizes.get(instance, 0)
 
-    def _launch(self, effect: e.Launch) -> str:
+    def _launch(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is None or not isinstance(pod.fact, Server) or not pod.fact.running:
             return "connection refused"
@@ -367,6 +361,9 @@ class World:
         return ""
 
     def _order(self, effect: e.Order) -> str:
+        others = {"launch": self._launch, "delete-pod": self._delete_pod, "release": self._release}
+        if effect.what in others:
+            return others[effect.what](effect)
         pod = self.pods.get(effect.server.uid)
         engine = pod.engines.get(effect.instance) if pod is not None else None
         if pod is None or engine is None:
