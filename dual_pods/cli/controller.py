@@ -7,6 +7,7 @@ if starting.is_command(__name__, "dual-pods-controller"):
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -126,29 +127,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
     except (NoCluster, OSError) as error:
         it.error(str(error))
-    me = f"{socket.gethostname()}_{os.getpid()}"
-    lease = Lease(kube, namespace, options.lease, me, options.lease_s, log)
+    lease = Lease(kube, namespace, options.lease, f"{socket.gethostname()}_{os.getpid()}", options.lease_s, log)
     every_s = max(options.measured_after_s / 2, 1.0)
     prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
     more = Options(namespace, settings, _admin_key(it, options), options.owner, prometheus=prometheus)
     controller = Controller(kube, lease, more, log)
 
     async def serve() -> int:
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
         try:
             server = await Pages(controller).serve(options.listen)
         except CannotListen as error:
             print(f"dual-pods-controller: {error}", file=sys.stderr)
             return 1
         log.info("started", mode=options.mode, namespace=namespace, api_server=kube.url)
-        running, told = asyncio.create_task(controller.run()), asyncio.create_task(ended.wait())
-        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        running = asyncio.create_task(controller.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
         await controller.end()
-        running.cancel()
         server.close()
         return 0
 
