@@ -98,6 +98,7 @@ class Server:
     """Where its only engine says that it is ready: port and path."""
     bindings: Mapping[str, str] = field(default_factory=dict)
     """Instance -> the uid of the requester that it is promised to."""
+    asleep_since: float = 0.0
 
 
 @dataclass(frozen=True)

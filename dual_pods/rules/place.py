@@ -136,21 +136,15 @@ class View:
             return ""
         accelerators = self.place.accelerators.get(uid)
         if accelerators is None:  # a new controller hasn't asked yet: it has what it was bound to
-            return requester.marks.get(names.INSTANCE, "") or self._promised(uid)
+            promised = (i for s in self.running for i, each in s.bindings.items() if each == uid)
+            return requester.marks.get(names.INSTANCE, "") or next(promised, "")
         return names.instance_id(requester.ask.wish, self.place.name, accelerators)
-
-    def _promised(self, uid: str) -> str:
-        return next((i for s in self.running for i, each in s.bindings.items() if each == uid), "")
 
     @cached_property
     def instances(self) -> list[Seen]:
         """All that may hold memory: those of server pods that aren't proven to have ended."""
         bound = {(server.uid, instance): uid for uid, (server, instance) in self.bound.items()}
-        found = []
-        for server in self.running:
-            for it in self._of(server):
-                found.append(Seen(server, it, bound.get((server.uid, it.id), "")))
-        return found
+        return [Seen(s, it, bound.get((s.uid, it.id), "")) for s in self.running for it in self._of(s)]
 
     def _of(self, server: Server) -> Iterable[Instance]:
         told = self.place.told.get(server.uid)
@@ -159,8 +153,7 @@ class View:
         if server.leaving:
             return [Instance(server.instance, State.STOPPING, server.accelerators, "its server pod is being deleted")]
         if told is not None and server.running:
-            since = float(server.marks.get(names.ASLEEP_SINCE, 0))
-            return [replace(it, last_used=since) for it in told.instances.values()]
+            return [replace(it, last_used=server.asleep_since) for it in told.instances.values()]
         return [Instance(server.instance, State.LOADING, server.accelerators, server.why)]
 
     def hot(self, accelerators: Iterable[str], but: str) -> list[Seen]:
@@ -190,11 +183,11 @@ class View:
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
         """What its instance takes while it is awake, beyond what it holds asleep: as measured, else as was said."""
         assert requester.ask is not None
-        said = requester.ask.needs
-        found = {}
+        said, found = requester.ask.needs, {}
         for name in self.place.accelerators[requester.uid]:
-            asked = said if isinstance(said, int) else said.get(name, 0)
-            measured = seen.it.bytes.get(name, 0) if seen is not None else 0
-            held = seen.it.asleep_bytes.get(name, 0) if seen is not None and seen.it.state is State.ASLEEP else 0
-            found[name] = max((measured or asked) - held, 0)
+            takes = said if isinstance(said, int) else said.get(name, 0)
+            if seen is not None:
+                takes = seen.it.bytes.get(name, 0) or takes
+                takes -= seen.it.asleep_bytes.get(name, 0) if seen.it.state is State.ASLEEP else 0
+            found[name] = max(takes, 0)
         return found

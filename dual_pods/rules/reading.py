@@ -132,16 +132,17 @@ def server(pod: Object) -> Server:
         marks=marks,
         port=port,
         probe=probe,
-        bindings=_bindings(marks.get(names.BINDINGS, "{}")),
+        bindings=_written(marks.get(names.BINDINGS), dict[str, str], {}),
+        asleep_since=_written(marks.get(names.ASLEEP_SINCE), float, 0.0),
     )
 
 
-def _bindings(text: str) -> dict[str, str]:
+def _written(text: str | None, kind: type[T], otherwise: T) -> T:
     """What a stranger has written there counts for nothing."""
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return otherwise if text is None else msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError:
-        return {}
+        return otherwise
 
 
 def node(value: Object, taint: str, kind_label: str) -> Node:

@@ -161,6 +161,15 @@ def test_a_server_pod_that_no_node_ever_had_has_ended_with_its_deletion() -> Non
     assert reading.server(pod).ended
 
 
+def test_what_a_stranger_writes_on_a_server_pod_counts_for_nothing() -> None:
+    pod = _pod()
+    marks = {names.BINDINGS: '{"i1": "u1"}', names.ASLEEP_SINCE: "12.5"}
+    pod["metadata"] |= {"labels": {names.SERVER: "single"}, "annotations": marks}
+    assert (reading.server(pod).bindings, reading.server(pod).asleep_since) == ({"i1": "u1"}, 12.5)
+    pod["metadata"]["annotations"] = {names.BINDINGS: "[7]", names.ASLEEP_SINCE: "since when?"}
+    assert (reading.server(pod).bindings, reading.server(pod).asleep_since) == ({}, 0.0)
+
+
 def test_claims_that_are_the_requester_s_own_go_with_it() -> None:
     pod = _pod()
     claims = [{"name": "own", "resourceClaimTemplateName": "t"}, {"name": "shared", "resourceClaimName": "gpus"}]

@@ -322,7 +322,8 @@ class World:
         marks = {k: v for k, v in {**pod.fact.marks, **changes}.items() if v is not None}
         if isinstance(pod.fact, Server):
             bindings = json.loads(marks.get(names.BINDINGS, "{}"))
-            self._changed(pod, marks=marks, bindings=bindings)
+            since = float(marks.get(names.ASLEEP_SINCE, 0))
+            self._changed(pod, marks=marks, bindings=bindings, asleep_since=since)
             here = [p.fact for p in self.here[pod.fact.node].values()]
             uids = [uid for fact in here if isinstance(fact, Server) for uid in fact.bindings.values()]
             if len(set(uids)) < len(uids):
