@@ -222,14 +222,13 @@ class Machine:
             touched.append(place.name)
             if event.error:
                 self._failed(place, event.key, event.error, now)
-            elif event.key[0] == "say":
-                place.tries[event.key] = Try(busy=False, until=math.inf)
             elif event.key[0] in _STARTS_NOTHING:
                 place.tries.pop(event.key)
                 if relay := self._relaying.pop(event.key, None):
                     place.relayed[relay.requester.uid] = relay.target, relay.requester.restarts
             else:
-                place.tries[event.key] = replace(known, busy=False, until=now + self.settings.settle_s, why="")
+                settled = math.inf if event.key[0] == "say" else now + self.settings.settle_s
+                place.tries[event.key] = replace(known, busy=False, until=settled, why="")
         return touched
 
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:

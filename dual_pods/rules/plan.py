@@ -88,9 +88,8 @@ class Plan:
         self.look_at = min(self.look_at, when)
 
     def _say(self, pod: Requester | Server, reason: str, sentence: str, *, warning: bool = False) -> None:
-        effect = Say(pod, reason, sentence, warning)
-        if key(effect) not in self.place.tries:
-            self.effects.append(effect)
+        """Once: what was said is held back for ever."""
+        self._do(Say(pod, reason, sentence, warning))
 
     def _said(self, requester: Requester, effect: Effect) -> str:
         """Why it failed when it was tried last, which its requester is told; empty if it didn't."""

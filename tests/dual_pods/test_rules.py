@@ -283,6 +283,18 @@ def test_bug_585_what_failed_keeps_no_place() -> None:
     assert it.ready(uid) and len(it._engines()) == 1 and it.machine.counts["deletions"] >= 1
 
 
+def test_an_event_that_could_not_be_written_is_written_later_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = world(Mode.SWAP, bound_s=5.0)
+    monkeypatch.setattr(it, "_say", lambda effect: "forbidden")
+    it.request("a", "n", ("n-7",), "qwen")
+    it.run(30)
+    tried = [reason for reason, _ in it.said].count("Late")
+    assert tried > 1
+    monkeypatch.undo()
+    it.run(600)
+    assert [reason for reason, _ in it.said].count("Late") == tried + 1
+
+
 def test_what_fails_for_ever_is_tried_ever_less_often() -> None:
     it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
     it.request("a", "n", ("n-0",), "qwen")
