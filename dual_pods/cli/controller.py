@@ -20,10 +20,11 @@ from typing import Any
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch, mapping
 from dual_pods.shell.controller import Controller, Options
-from dual_pods.shell.kube import ACCOUNT, Kube, NoCluster
+from dual_pods.shell.kube import ACCOUNT, Kube
 from dual_pods.shell.lease import Lease
 from dual_pods.shell.pages import Pages
 from dual_pods.shell.prometheus import Prometheus
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
@@ -81,7 +82,6 @@ def _settings(it: Parser, options: argparse.Namespace) -> Settings:
         measured_after_s=options.measured_after_s,
         bound_s=options.ready_within_s,
         tries=options.tries,
-        every_node=bool(options.node_taint) and options.mode == "swap",
     )
 
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
-    except (NoCluster, OSError) as error:
+    except (CannotStart, OSError) as error:
         it.error(str(error))
     lease = Lease(kube, namespace, options.lease, f"{socket.gethostname()}_{os.getpid()}", options.lease_s, log)
     every_s = max(options.measured_after_s / 2, 1.0)

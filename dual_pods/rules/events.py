@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dual_pods.rules.facts import Node, Requester, Server, Told
+from dual_pods.rules.facts import Node, Pod, Requester, Server, Told
 from dual_pods.rules.standing import Target
 
 Key = tuple[str, ...]
@@ -86,7 +86,7 @@ class Order(NamedTuple):
 class Mark(NamedTuple):
     """Changes labels and annotations, if the pod is still as it was seen. None removes."""
 
-    pod: Requester | Server
+    pod: Pod
     labels: Mapping[str, str | None]
     annotations: Mapping[str, str | None]
 
@@ -101,7 +101,7 @@ class Relay(NamedTuple):
 class Say(NamedTuple):
     """An Event of Kubernetes."""
 
-    pod: Requester | Server
+    pod: Pod
     reason: str
     sentence: str
     warning: bool = False

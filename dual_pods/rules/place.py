@@ -39,14 +39,12 @@ class Settings:
     """A start that fails so often is begun anew: the instance is deleted, and launched again."""
     settle_s: float = 5.0
     """What was asked for, and was taken, is asked for again if nothing has been heard of it for so long."""
-    every_node: bool = False
-    """Each usable node gets its pool unasked."""
     node_gone_s: float = 60.0
     """A node that isn't there for so long has nothing in its memory."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """The pod of a node's pool."""
     taint: str = ""
-    """The controller's nodes have it; empty: all are."""
+    """Nodes with it are the controller's, and each gets its pool unasked. Empty: every node is, and none does."""
     resource: str = "nvidia.com/gpu"
     """Accelerators are counted as it."""
 
@@ -104,7 +102,8 @@ class View:
     @cached_property
     def live(self) -> list[Requester]:
         """Those that want an instance, in the order of their coming."""
-        return sorted((r for r in self.place.requesters.values() if r.wants), key=lambda r: (r.created, r.uid))
+        wanting = [r for r in self.place.requesters.values() if r.ask is not None and not r.leaving]
+        return sorted(wanting, key=lambda r: (r.created, r.uid))
 
     @cached_property
     def running(self) -> list[Server]:

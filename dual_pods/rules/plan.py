@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from dual_pods.rules import building, names, victims
 from dual_pods.rules.events import Create, Effect, Mark, Order, Query, Relay, Say, key
-from dual_pods.rules.facts import REST, Instance, Requester, Server
+from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
 from dual_pods.rules.standing import Target
 from dual_pods.rules.strategic import BadPatch
@@ -62,7 +62,8 @@ class Plan:
         for requester in place.requesters.values():
             if requester.wrong:
                 self.waits[requester.uid] = self._refuse(requester, requester.wrong)
-        if self.settings.every_node and place.node is not None and place.node.usable and self.view.pool is None:
+        every_node = self.settings.taint and self.settings.mode is Mode.SWAP
+        if every_node and place.node is not None and place.node.usable and self.view.pool is None:
             self._do(self._pool_pod())
         for seen in self.view.instances:
             self._rest(seen)
@@ -87,7 +88,7 @@ class Plan:
     def _look_at(self, when: float) -> None:
         self.look_at = min(self.look_at, when)
 
-    def _say(self, pod: Requester | Server, reason: str, sentence: str, *, warning: bool = False) -> None:
+    def _say(self, pod: Pod, reason: str, sentence: str, *, warning: bool = False) -> None:
         """Once: what was said is held back for ever."""
         self._do(Say(pod, reason, sentence, warning))
 
@@ -405,9 +406,7 @@ class Plan:
                 annotations[names.ACCELERATORS] = ",".join(sorted(told.memory))
         self._mark_pod(server, labels, annotations)
 
-    def _mark_pod(
-        self, pod: Requester | Server, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
-    ) -> None:
+    def _mark_pod(self, pod: Pod, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
         new_labels = {key: value for key, value in labels.items() if pod.marks.get(key) != value}
         new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
         if new_labels or new:

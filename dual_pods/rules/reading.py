@@ -18,6 +18,7 @@ from pool.entries import DeviceShown, ModelShown
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
+_MAKING = "ContainerCreating"
 _OVER = ("Succeeded", "Failed")
 
 
@@ -46,6 +47,12 @@ def timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def _of_any(pod: Object) -> dict[str, Any]:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
+    return {**its, "ip": status.get("podIP") or "", "marks": ours(pod)}
+
+
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     """`ask` makes of it what is to be run, or raises BadPatch."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
@@ -66,11 +73,8 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:  # a value of another kind
         wrong = f"its {names.SERVER_PATCH} or {names.MODEL} isn't understood: {type(error).__name__}: {error}"[:500]
     return Requester(
-        uid=meta["uid"],
-        name=meta["name"],
-        namespace=meta["namespace"],
+        **_of_any(pod),
         node=spec.get("nodeName") or "",
-        ip=status.get("podIP") or "",
         running=any("running" in (state.get("state") or {}) for state in states),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
         ready=_condition(status, "Ready").get("status") == "True",
@@ -81,8 +85,6 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         old=any(key.startswith(names.OLD_PREFIX) for key in annotations),
         why=f"no node was found for it: {placed.get('message', '')}" if placed.get("status") == "False" else "",
         created=timestamp(meta["creationTimestamp"]),
-        version=meta["resourceVersion"],
-        marks=ours(pod),
     )
 
 
@@ -97,29 +99,26 @@ def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
 
 def server(pod: Object) -> Server:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    marks = ours(pod)
+    its = _of_any(pod)
+    marks = its["marks"]
     states = [c.get("state") or {} for c in status.get("containerStatuses") or ()]
     every = [*states, *(c.get("state") or {} for c in status.get("initContainerStatuses") or ())]
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
     terminated = leaving and bool(states) and all("terminated" in state for state in every)
     never_placed = leaving and not spec.get("nodeName")
-    waiting = [s["waiting"] for s in states if "waiting" in s]
-    waiting = [w for w in waiting if w.get("reason") != "ContainerCreating"]
-    words = [f"{w.get('reason', '')} {w.get('message', '')}".strip() for w in waiting]
+    waiting = [w for w in (s.get("waiting") or {} for s in states) if w.get("reason", _MAKING) != _MAKING]
+    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
+    placed = _condition(status, "PodScheduled")
+    words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
     except BadPatch:  # of a stranger's making
         port, probe = building.DEFAULT_PORT, (building.DEFAULT_PORT, "/health")
-    placed = _condition(status, "PodScheduled")
-    words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
     return Server(
-        uid=meta["uid"],
-        name=meta["name"],
-        namespace=meta["namespace"],
+        **its,
         node=building.pinned_to(spec) or spec.get("nodeName") or "",
-        ip=status.get("podIP") or "",
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
@@ -128,8 +127,6 @@ def server(pod: Object) -> Server:
         ended=status.get("phase") in _OVER or terminated or never_placed,
         why="; ".join(words)[:500],
         held=names.FINALIZER in (meta.get("finalizers") or ()),
-        version=meta["resourceVersion"],
-        marks=marks,
         port=port,
         probe=probe,
         bindings=_written(marks.get(names.BINDINGS), dict[str, str], {}),

@@ -45,10 +45,6 @@ class Options:
     prometheus: Prometheus | None = None
 
     @property
-    def pods(self) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/pods"
-
-    @property
     def deployment(self) -> str:
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.owner}"
 
@@ -95,7 +91,7 @@ class Controller:
             return refused.code == 404
 
     async def _let_go_of_all(self) -> None:
-        pods = self.options.pods
+        pods = _path(self.options.namespace)
         for pod in (await self.kube.ask("GET", pods, query={"labelSelector": names.SERVER}))["items"]:
             path = f"{pods}/{pod['metadata']['name']}"
             with contextlib.suppress(Refused, Unanswered):
@@ -129,7 +125,7 @@ class Work:
     async def run(self) -> None:
         self._owner = await self._read_owner()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow(self.options.pods, self._pod))
+            group.create_task(self._follow(_path(self.options.namespace), self._pod))
             group.create_task(self._follow("/api/v1/nodes", self._node))
             group.create_task(self._mind_time())
             if self.options.prometheus is not None:

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from sidecar.http.http_client import HttpClient, Unanswered
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 from sidecar.wire import tcp
 
@@ -38,10 +39,6 @@ class Refused(Exception):
         self.code, self.reason = code, reason
 
 
-class NoCluster(Exception):
-    """A sentence: it isn't known where the API server is."""
-
-
 class Kube:
     def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
         self.url = url.rstrip("/")
@@ -54,13 +51,13 @@ class Kube:
 
     @classmethod
     def here(cls, url: str, token_file: Path | None, user_agent: str) -> "Kube":
-        """The cluster that this pod is in, where no other is named. Raises NoCluster."""
+        """The cluster that this pod is in, where no other is named. Raises CannotStart."""
         tls = None
         if not url:
             host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             if not host:
                 why = "this is no pod of a cluster (KUBERNETES_SERVICE_HOST isn't set)"
-                raise NoCluster(f"{why}; give --api-server URL")
+                raise CannotStart(f"{why}; give --api-server URL")
             url = f"https://{tcp.named(host, int(port))}"
             token_file = token_file or ACCOUNT / "token"
         if url.startswith("https:"):

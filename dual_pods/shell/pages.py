@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from dual_pods.rules.place import View
 from dual_pods.rules.plan import Phase
 from dual_pods.shell import answering
@@ -104,14 +106,10 @@ def _shown(work: Work) -> dict[str, Any]:
         names = {uid: requester.name for uid, requester in place.requesters.items()}
         for each in sorted(place.servers.values(), key=lambda s: s.name):
             instances = [
-                {
-                    "id": seen.it.id, "state": seen.it.state.value, "why": seen.it.why,
-                    "accelerators": sorted(seen.it.accelerators), "requester": names.get(seen.bound, ""),
-                    "last_used": seen.it.last_used, "bytes": dict(seen.it.bytes),
-                    "asleep_bytes": dict(seen.it.asleep_bytes),
-                }
-                for seen in view.instances if seen.server.uid == each.uid
-            ]  # fmt: skip
+                msgspec.to_builtins(seen.it, order="deterministic") | {"requester": names.get(seen.bound, "")}
+                for seen in view.instances
+                if seen.server.uid == each.uid
+            ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
             servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
     return {"requesters": requesters, "servers": servers}

@@ -276,8 +276,8 @@ class World:
         labels, annotations = meta["labels"], meta["annotations"]
         pool = labels.get(names.SERVER, "pool") == "pool"
         fact = Server(
-            uid, meta["name"], "default", effect.node, "10.0.0.9", pool, labels.get(names.INSTANCE, ""),
-            frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
+            uid, meta["name"], "default", effect.node, "10.0.0.9", pool=pool, instance=labels.get(names.INSTANCE, ""),
+            accelerators=frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
             bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
         )  # fmt: skip
         pod = self.pods[uid] = self.here[effect.node][uid] = Pod(fact)
