@@ -42,19 +42,8 @@ class Measured(NamedTuple):
     at: float
 
 
-class Done(NamedTuple):
-    """What became of an effect."""
-
-    key: Key
-    error: str = ""
-    """A sentence; empty: it was taken."""
-
-
 class Look(NamedTuple):
     """The time has come that a plan named."""
-
-
-Event = Node | Requester | Server | Gone | Listed | Has | Tells | Measured | Done | Look
 
 
 class Query(NamedTuple):
@@ -108,6 +97,17 @@ class Say(NamedTuple):
 
 
 Effect = Query | Create | Order | Mark | Relay | Say
+
+
+class Done(NamedTuple):
+    """What became of an effect."""
+
+    effect: Effect
+    error: str = ""
+    """A sentence; empty: it was taken."""
+
+
+Event = Node | Requester | Server | Gone | Listed | Has | Tells | Measured | Done | Look
 
 
 def key(effect: Effect) -> Key:

@@ -55,7 +55,6 @@ class Machine:
         self._looks: dict[str, float] = {}
         self._gone: dict[str, None] = {}
         """Pods that have gone. The answer to a write may come after the word of that, and tell of one that was."""
-        self._relaying: dict[e.Key, e.Relay] = {}
 
     @property
     def look_at(self) -> float:
@@ -81,10 +80,8 @@ class Machine:
             self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
         for effect in plan.effects:
             key = e.key(effect)
-            place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             self.counts[self._counted(place, key)] += 1
-            if isinstance(effect, e.Relay):
-                self._relaying[key] = effect
+            place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             yield effect
         if place.node is None and not place.requesters and not place.servers:
             del self.places[name]
@@ -93,7 +90,7 @@ class Machine:
     def _counted(self, place: Place, key: e.Key) -> str:
         """As what it is counted: the first start of an instance is a launch already."""
         if key[0] == "say":
-            return "evictions" if key[2] == "Evicted" else ""
+            return "evictions" if key[2] == "Evicted" and key not in place.tries else ""
         told = place.told.get(key[1]) if key[0] == "wake" else None
         starts = told is not None and key[2] in told.instances and told.instances[key[2]].state is State.OFF
         return "" if starts else _COUNTED.get(key[0], "")
@@ -113,26 +110,25 @@ class Machine:
         return [node.name]
 
     def _pod(self, pod: Requester | Server, now: float) -> list[str]:
-        if pod.uid in self._gone:
+        there = self._of(pod.uid)
+        before = (there.requesters.get(pod.uid) or there.servers.get(pod.uid)) if there is not None else None
+        if pod.uid in self._gone or (before is not None and not _newer(pod.version, before.version)):
             return []
         touched = self._moved(pod.uid, pod.node)
         place = self.place(pod.node)
-        known: dict[str, Any] = place.requesters if isinstance(pod, Requester) else place.servers
-        before = known.get(pod.uid)
-        if before is not None and not _newer(pod.version, before.version):
-            return []
-        known[pod.uid] = pod
         self._settled(place, ("mark", pod.uid))
         if isinstance(pod, Requester):
+            place.requesters[pod.uid] = pod
             place.since.setdefault(pod.uid, now)
-        elif pod.ended and (before is None or not before.ended):
+            return [*touched, place.name]
+        place.servers[pod.uid] = pod
+        if pod.ended or not pod.running:
             place.told.pop(pod.uid, None)
+        if pod.ended and not (isinstance(before, Server) and before.ended):
             self._slept(place, pod.accelerators, now)
             if not pod.leaving:
                 why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
                 self._failed(place, ("create", place.name, pod.name), why, now)
-        elif not pod.running:
-            place.told.pop(pod.uid, None)
         return [*touched, place.name]
 
     def _moved(self, uid: str, node: str) -> list[str]:
@@ -141,8 +137,7 @@ class Machine:
         self._where[uid] = node
         if before == node:
             return []
-        self.places[before].requesters.pop(uid, None)
-        self.places[before].servers.pop(uid, None)
+        self._forget(self.places[before], uid)
         return [before]
 
     def _goes(self, event: e.Gone, now: float) -> list[str]:
@@ -155,18 +150,18 @@ class Machine:
             return []
         if place.node is not None and place.node.uid == event.uid:
             place.node, place.gone_since = None, now
-            return [place.name]
-        server = place.servers.pop(event.uid, None)
-        if server is not None:
-            self._slept(place, server.accelerators, now)
-        known: dict[str, Any]
-        for known in (place.requesters, place.told, place.accelerators, place.queried, place.relayed, place.since,
-                      self.waits):  # fmt: skip
-            known.pop(event.uid, None)
-        self._relaying.pop(("relay", event.uid), None)
-        for key in [key for key in place.tries if event.uid in key]:
-            del place.tries[key]
+        elif event.uid in place.servers:
+            self._slept(place, place.servers[event.uid].accelerators, now)
+        self._forget(place, event.uid)
         return [place.name]
+
+    def _forget(self, place: Place, uid: str) -> None:
+        known: dict[str, Any]
+        for known in (place.requesters, place.servers, place.told, place.accelerators, place.queried, place.relayed,
+                      place.since, self.waits):  # fmt: skip
+            known.pop(uid, None)
+        for key in [key for key in place.tries if uid in key]:
+            del place.tries[key]
 
     def _listed(self, event: e.Listed, now: float) -> list[str]:
         self.listed = True
@@ -214,22 +209,21 @@ class Machine:
 
     def _done(self, event: e.Done, now: float) -> list[str]:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
-        touched = []
-        for place in self.places.values():
-            known = place.tries.get(event.key)
-            if known is None or not known.busy:
-                continue
-            touched.append(place.name)
-            if event.error:
-                self._failed(place, event.key, event.error, now)
-            elif event.key[0] in _STARTS_NOTHING:
-                place.tries.pop(event.key)
-                if relay := self._relaying.pop(event.key, None):
-                    place.relayed[relay.requester.uid] = relay.target, relay.requester.restarts
-            else:
-                settled = math.inf if event.key[0] == "say" else now + self.settings.settle_s
-                place.tries[event.key] = replace(known, busy=False, until=settled, why="")
-        return touched
+        key, effect = e.key(event.effect), event.effect
+        place = self._of(key[1]) or self.places.get(key[1])
+        known = place.tries.get(key) if place is not None else None
+        if place is None or known is None or not known.busy:
+            return []
+        if event.error:
+            self._failed(place, key, event.error, now)
+        elif key[0] in _STARTS_NOTHING:
+            del place.tries[key]
+            if isinstance(effect, e.Relay):
+                place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
+        else:
+            settled = math.inf if key[0] == "say" else now + self.settings.settle_s
+            place.tries[key] = replace(known, busy=False, until=settled, why="")
+        return [place.name]
 
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
         failures = place.tries.get(key, Try()).failures + 1

@@ -238,7 +238,7 @@ class Work:
                 error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
             if error and key[0] != "query":
                 self.log.warning("failed", what=" ".join(key), why=error)
-            self.tell(e.Done(key, error))
+            self.tell(e.Done(effect, error))
 
     async def _query(self, effect: e.Query) -> None:
         found = await self.servers.accelerators(effect.requester)

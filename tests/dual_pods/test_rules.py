@@ -1,5 +1,6 @@
 """The controller's rules, one by one, on the simulated cluster."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -281,6 +282,15 @@ def test_bug_585_what_failed_keeps_no_place() -> None:
     it.chances = Chances()
     it.run(240)
     assert it.ready(uid) and len(it._engines()) == 1 and it.machine.counts["deletions"] >= 1
+
+
+def test_a_late_answer_of_before_a_pod_was_placed_moves_it_nowhere() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.feed(replace(it.pods[uid].fact, node="", version="1"))
+    it.run(61)
+    assert it.ready(uid) and uid in it.machine.places["n"].requesters and "" not in it.machine.places
 
 
 def test_an_event_that_could_not_be_written_is_written_later_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

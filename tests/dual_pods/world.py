@@ -253,7 +253,7 @@ class World:
         if self.chance(self.chances.lost_answer):
             error = error or "the answer was lost"
         if self.machine is machine:
-            self.feed(e.Done(e.key(effect), error))
+            self.feed(e.Done(effect, error))
 
     def _say(self, effect: e.Say) -> str:
         return ""
