@@ -19,6 +19,7 @@ from typing import Any
 
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch, mapping
+from dual_pods.shell import answering
 from dual_pods.shell.controller import Controller, Options
 from dual_pods.shell.kube import ACCOUNT, Kube
 from dual_pods.shell.lease import Lease
@@ -135,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     async def serve() -> int:
         try:
-            server = await Pages(controller).serve(options.listen)
+            server = await answering.serve(options.listen, Pages(controller).pages, {})
         except CannotListen as error:
             print(f"dual-pods-controller: {error}", file=sys.stderr)
             return 1

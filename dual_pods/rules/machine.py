@@ -125,7 +125,7 @@ class Machine:
         if pod.ended or not pod.running:
             place.told.pop(pod.uid, None)
         if pod.ended and not (isinstance(before, Server) and before.ended):
-            self._slept(place, pod.accelerators, now)
+            place.slept |= dict.fromkeys(pod.accelerators, now)
             if not pod.leaving:
                 why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
                 self._failed(place, ("create", place.name, pod.name), why, now)
@@ -151,7 +151,7 @@ class Machine:
         if place.node is not None and place.node.uid == event.uid:
             place.node, place.gone_since = None, now
         elif event.uid in place.servers:
-            self._slept(place, place.servers[event.uid].accelerators, now)
+            place.slept |= dict.fromkeys(place.servers[event.uid].accelerators, now)
         self._forget(place, event.uid)
         return [place.name]
 
@@ -195,7 +195,7 @@ class Machine:
             for what in ("wake", "sleep", "delete", "launch"):
                 self._settled(place, (what, event.uid, name))
             if was is not None and (it is None or (it.state is State.ASLEEP and was.state not in REST)):
-                self._slept(place, was.accelerators, now)
+                place.slept |= dict.fromkeys(was.accelerators, now)
             if it is not None and it.state is State.FAILED:
                 self._failed(place, ("wake", event.uid, name), it.why, now)
                 self.counts["failures"] += 1
@@ -238,9 +238,6 @@ class Machine:
         known = place.tries.get(key)
         if known is not None and not known.busy and not known.why:
             place.tries[key] = replace(known, until=0.0)
-
-    def _slept(self, place: Place, accelerators: frozenset[str], now: float) -> None:
-        place.slept |= dict.fromkeys(accelerators, now)
 
 
 def _newer(version: str, than: str) -> bool:

@@ -176,9 +176,6 @@ class View:
         """Those that may go: asleep, and promised to no requester."""
         return [s.it for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
 
-    def asleep_bytes(self, accelerator: str) -> int:
-        return sum(s.it.asleep_bytes.get(accelerator, 0) for s in self.instances if s.it.state is State.ASLEEP)
-
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
         """What its instance takes while it is awake, beyond what it holds asleep: as measured, else as was said."""
         assert requester.ask is not None

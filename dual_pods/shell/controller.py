@@ -299,19 +299,11 @@ class Work:
             self._by[pod.uid] = "launch"
         name = f"{pod.name[:200].rstrip('.-')}.{names.digest([pod.uid, effect.reason, effect.sentence])[:16]}"
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": pod.namespace},
-            "involvedObject": about,
-            "reason": effect.reason,
-            "message": effect.sentence[:_MESSAGE_MOST],
-            "type": "Warning" if effect.warning else "Normal",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "source": {"component": "dual-pods"},
-        }
+        meta = {"name": name, "namespace": pod.namespace}
+        body: Object = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about}
+        body |= {"type": "Warning" if effect.warning else "Normal", "source": {"component": "dual-pods"}}
+        body |= {"reason": effect.reason, "message": effect.sentence[:_MESSAGE_MOST]}
+        body |= {"firstTimestamp": now, "lastTimestamp": now, "count": 1}
         self.log.info(effect.reason.lower(), pod=pod.name, says=effect.sentence)
         try:
             await self._write("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)

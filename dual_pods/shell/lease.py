@@ -87,13 +87,10 @@ class Lease:
         free = not spec.get("holderIdentity") or time.monotonic() >= self._seen[1] + duration_s
         if not mine and not free:
             return False
-        found["spec"] = {
-            "holderIdentity": self._me,
-            "leaseDurationSeconds": max(round(self._duration_s), 1),
-            "leaseTransitions": spec.get("leaseTransitions", 0) + (0 if renews else 1),
-            "acquireTime": spec.get("acquireTime", now) if renews else now,
-            "renewTime": now,
-        }
+        token = spec.get("leaseTransitions", 0) + (0 if renews else 1)
+        times = {"acquireTime": spec.get("acquireTime", now) if renews else now, "renewTime": now}
+        holder = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1)}
+        found["spec"] = {**holder, "leaseTransitions": token, **times}
         try:
             lease = await self._kube.ask(*write, found, timeout_s=timeout_s)
         except Refused as refused:

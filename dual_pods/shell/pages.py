@@ -1,6 +1,6 @@
 """What the controller shows: /live, /ready, /metrics, and /dual-pods, of which `dualctl status` is made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -10,7 +10,6 @@ from dual_pods.rules.plan import Phase
 from dual_pods.shell import answering
 from dual_pods.shell.controller import Controller, Work
 from sidecar.http.http_exchange import Reply
-from sidecar.http.http_server import HttpServer
 
 _READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -26,16 +25,12 @@ class Pages:
             ["by"], buckets=_READY_S, registry=self._registry,
         )  # fmt: skip
         self._registry.register(self)
-        self._pages: dict[str, Callable[[Reply], None]] = {
+        self.pages: dict[str, answering.Get] = {
             "/live": lambda reply: answering.say(reply, "alive"),
             "/ready": self._ready,
             "/metrics": self._metrics,
             "/dual-pods": lambda reply: answering.show(reply, state(controller)),
         }
-
-    async def serve(self, address: tuple[str, int]) -> HttpServer:
-        """Raises CannotListen."""
-        return await answering.serve(address, self._pages, {})
 
     def _ready(self, reply: Reply) -> None:
         """The one that waits to lead is ready; so is one that leads, once it has seen the cluster."""
