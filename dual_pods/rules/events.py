@@ -20,13 +20,6 @@ class Listed(NamedTuple):
     """Everything that was there has been told."""
 
 
-class Has(NamedTuple):
-    """A requester has these accelerators."""
-
-    uid: str
-    accelerators: tuple[str, ...]
-
-
 class Tells(NamedTuple):
     """A server pod says what it runs. None: it can't be reached, or has ended its answer."""
 
@@ -105,9 +98,11 @@ class Done(NamedTuple):
     effect: Effect
     error: str = ""
     """A sentence; empty: it was taken."""
+    accelerators: tuple[str, ...] = ()
+    """What the requester has that was asked."""
 
 
-Event = Node | Requester | Server | Gone | Listed | Has | Tells | Measured | Done | Look
+Event = Node | Requester | Server | Gone | Listed | Tells | Measured | Done | Look
 
 
 def key(effect: Effect) -> Key:

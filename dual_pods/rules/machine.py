@@ -170,13 +170,6 @@ class Machine:
                 place.gone_since = now
         return list(self.places)
 
-    def _has(self, event: e.Has, now: float) -> list[str]:
-        place = self._of(event.uid)
-        if place is None or event.uid not in place.requesters:
-            return []
-        place.accelerators[event.uid], place.queried[event.uid] = event.accelerators, now
-        return [place.name]
-
     def _tells(self, event: e.Tells, now: float) -> list[str]:
         place = self._of(event.uid)
         server = place.servers.get(event.uid) if place is not None else None
@@ -218,7 +211,9 @@ class Machine:
             self._failed(place, key, event.error, now)
         elif key[0] in _STARTS_NOTHING:
             del place.tries[key]
-            if isinstance(effect, e.Relay):
+            if isinstance(effect, e.Query):
+                place.accelerators[key[1]], place.queried[key[1]] = event.accelerators, now
+            elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
         else:
             settled = math.inf if key[0] == "say" else now + self.settings.settle_s
@@ -252,7 +247,6 @@ _HANDLERS: dict[type[Any], Callable[[Machine, Any, float], list[str]]] = {
     Server: Machine._pod,
     e.Gone: Machine._goes,
     e.Listed: Machine._listed,
-    e.Has: Machine._has,
     e.Tells: Machine._tells,
     e.Measured: Machine._measured,
     e.Look: lambda machine, event, now: [],

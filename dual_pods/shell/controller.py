@@ -71,7 +71,7 @@ class Controller:
                 self.work = None
                 running.cancel()
                 keeping.cancel()
-                work.close()
+                work.servers.close()
             if running.done() and not running.cancelled():
                 running.result()  # a fault of ours ends the program, and another one begins anew
 
@@ -110,7 +110,7 @@ class Work:
         """How long requesters took to become Ready, and by what; the metrics take them away."""
         self._began = time.time() - time.monotonic()
         self._owner: list[Object] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._looks = asyncio.Event()
         self._lists = 2
@@ -124,17 +124,12 @@ class Work:
 
     async def run(self) -> None:
         self._owner = await self._read_owner()
-        async with asyncio.TaskGroup() as group:
+        async with self._group as group:
             group.create_task(self._follow(_path(self.options.namespace), self._pod))
             group.create_task(self._follow("/api/v1/nodes", self._node))
             group.create_task(self._mind_time())
             if self.options.prometheus is not None:
                 group.create_task(self._measure(self.options.prometheus))
-
-    def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        self.servers.close()
 
     async def _read_owner(self) -> list[Object]:
         if not self.options.owner:
@@ -151,9 +146,7 @@ class Work:
 
     def tell(self, event: e.Event) -> None:
         for effect in self.machine.feed(event, self.now()):
-            task = asyncio.create_task(self._carry_out(effect))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._group.create_task(self._carry_out(effect))
         self._looks.set()
 
     async def _mind_time(self) -> None:
@@ -228,25 +221,25 @@ class Work:
     # -- effects ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, effect: e.Effect) -> None:
-        key, error = e.key(effect), ""
+        key, error, accelerators = e.key(effect), "", ()
         async with self._at_once:
             try:
                 if not self.lease.leads:
                     raise Failed("this controller doesn't lead any more")
-                await _DO[type(effect)](self, effect)
+                accelerators = await _DO[type(effect)](self, effect) or ()
             except (Refused, *FAILS) as failure:
                 error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
             if error and key[0] != "query":
                 self.log.warning("failed", what=" ".join(key), why=error)
-            self.tell(e.Done(effect, error))
+            self.tell(e.Done(effect, error, accelerators))
 
-    async def _query(self, effect: e.Query) -> None:
+    async def _query(self, effect: e.Query) -> tuple[str, ...]:
         found = await self.servers.accelerators(effect.requester)
         if self.options.settings.mode is not Mode.DIRECT and self.options.prometheus is None:
             with contextlib.suppress(*FAILS):
                 used = await self.servers.memory(effect.requester)
                 self.tell(e.Measured(effect.requester.node, used, self.now()))
-        self.tell(e.Has(effect.requester.uid, found))
+        return found
 
     async def _write(self, method: str, path: str, body: Object, content_type: str = "application/json") -> Object:
         manager = {"fieldManager": f"dual-pods-{self.lease.token}"}

@@ -253,7 +253,8 @@ class World:
         if self.chance(self.chances.lost_answer):
             error = error or "the answer was lost"
         if self.machine is machine:
-            self.feed(e.Done(effect, error))
+            uid = effect.requester.uid if isinstance(effect, e.Query) and not error else ""
+            self.feed(e.Done(effect, error, self.accelerators.get(uid, ())))
 
     def _say(self, effect: e.Say) -> str:
         return ""
@@ -265,7 +266,6 @@ class World:
         if not self.prometheus:
             used = {name: self.total - self.free(name) for name in accelerators}
             self.feed(e.Measured(effect.requester.node, used, self.now))
-        self.feed(e.Has(effect.requester.uid, accelerators))
         return ""
 
     def _create(self, effect: e.Create) -> str:
