@@ -89,34 +89,32 @@ class Servers:
             pause_s = min(pause_s * 2, _AGAIN_MOST_S)
 
     async def _look_at_engine(self, server: Server) -> None:
-        last: Told | None = None
+        last: Instance | None = None
         while True:
-            try:
-                state, why = await self._state(server)
-                told = Told({server.instance: Instance(server.instance, state, server.accelerators, why)})
-            except TimeoutError:
-                told, state = None, State.OFF
-            if told is None or told != last:
-                self._tell(e.Tells(server.uid, told))
-            last = told
-            await asyncio.sleep(_LOOK_S if state in (State.AWAKE, State.ASLEEP) else _LOOK_QUICK_S)
+            engine = await self._engine(server)
+            if engine is None or engine != last:
+                self._tell(e.Tells(server.uid, Told({engine.id: engine}) if engine is not None else None))
+            last = engine
+            settled = engine is not None and engine.state in (State.AWAKE, State.ASLEEP)
+            await asyncio.sleep(_LOOK_S if settled else _LOOK_QUICK_S)
 
-    async def _state(self, server: Server) -> tuple[State, str]:
-        """Raises TimeoutError where the pod doesn't answer at all."""
+    async def _engine(self, server: Server) -> Instance | None:
+        """None: the pod doesn't answer at all."""
         port, path = server.probe
+        it = Instance(server.instance, State.LOADING, server.accelerators)
         try:
             if self._sleeps:
                 answer = await self._http.ask("GET", url(server.ip, server.port, "/is_sleeping"), timeout_s=ANSWER_S)
                 if answer.status == 200 and reading.is_sleeping(answer.body):
-                    return State.ASLEEP, ""
+                    return replace(it, state=State.ASLEEP)
                 if answer.status not in (200, *_NOT_UNDERSTOOD):
-                    return State.LOADING, f"/is_sleeping says {answer.status}"
+                    return replace(it, why=f"/is_sleeping says {answer.status}")
             answer = await self._http.ask("GET", url(server.ip, port, path), timeout_s=ANSWER_S)
         except Unanswered as error:
-            if "no answer within" in str(error):
-                raise TimeoutError from None
-            return State.LOADING, "it doesn't listen yet"
-        return (State.AWAKE, "") if answer.status == 200 else (State.LOADING, f"{path} says {answer.status}")
+            return None if "no answer within" in str(error) else replace(it, why="it doesn't listen yet")
+        return (
+            replace(it, state=State.AWAKE) if answer.status == 200 else replace(it, why=f"{path} says {answer.status}")
+        )
 
     # -- asking and telling ----------------------------------------------------------------------------------------
 
