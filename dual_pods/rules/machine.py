@@ -69,10 +69,7 @@ class Machine:
         return [effect for name in sorted({*touched, *due}) for effect in self._plan(name, now)]
 
     def _plan(self, name: str, now: float) -> Iterator[e.Effect]:
-        place = self.places.get(name)
-        if place is None:
-            self._looks.pop(name, None)
-            return
+        place = self.places[name]
         plan = Plan(place, self.settings, now)
         plan.make()
         self._looks[name] = plan.look_at
