@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dual_pods.rules import names
 from dual_pods.rules.events import Gone, Listed
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
@@ -172,6 +173,30 @@ def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
     assert it.told_ready[uid] is None, "it is unready at once"
     it.run(180)
     assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_pod_that_ends_by_itself_is_said_deleted_and_made_anew(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    it._server_ends(server.uid)
+    it.run(180)
+    assert ("Ended", "its containers have ended") in it.said
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+def test_a_requester_of_the_older_words_is_told_where_it_is_served_for_as_long_as_it_is() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it._changed(it.pods[uid], old=True)
+    it.run(60)
+    assert it.pods[uid].fact.marks[names.OLD_ADDRESS] == it.servers()[0].ip
+    [pod] = [p for p in it.pods.values() if p.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    it.run(60.5)
+    assert names.OLD_ADDRESS not in it.pods[uid].fact.marks
 
 
 def test_a_requester_that_waits_too_long_is_an_event_with_the_reason() -> None:
