@@ -92,8 +92,10 @@ class Plan:
         """Once: what was said is held back for ever."""
         self._do(Say(pod, reason, sentence, warning))
 
-    def _said(self, requester: Requester, effect: Effect) -> str:
+    def _do_for(self, requester: Requester, effect: Effect, reason: str = "", says: str = "") -> str:
         """Why it failed when it was tried last, which its requester is told; empty if it didn't."""
+        if self._do(effect) and says:
+            self._say(requester, reason, says)
         known = self._tried(effect)
         if known.why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
             self._say(requester, "Failed", known.why, warning=True)
@@ -119,9 +121,8 @@ class Plan:
         if not requester.running or not requester.ip:
             return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
         if requester.uid not in place.accelerators:
-            query = Query(requester)
-            self._do(query)
-            return Phase.ASKING, self._said(requester, query) or "it hasn't said yet which accelerators it has"
+            why = self._do_for(requester, Query(requester))
+            return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
         late = place.since[requester.uid] + self.settings.bound_s
         found = view.bound.get(requester.uid)
         phase, sentence = self._drive(requester, *found) if found else self._bind(requester)
@@ -255,10 +256,8 @@ class Plan:
         return f"sleeping instances go first: {', '.join(sorted(ids))}" if ids else ""
 
     def _create(self, requester: Requester, create: Create, says: str = "") -> tuple[Phase, str]:
-        if self._do(create) and says:
-            self._say(requester, "Launching", says)
-        name = create.body["metadata"]["name"]
-        return Phase.LAUNCHING, self._said(requester, create) or f"server pod {name} is being made"
+        why = self._do_for(requester, create, "Launching", says)
+        return Phase.LAUNCHING, why or f"server pod {create.body['metadata']['name']} is being made"
 
     def _pool_pod(self) -> Create:
         node, it = self.place.name, self.settings
@@ -290,10 +289,10 @@ class Plan:
         if it.state in REST:
             if missing := self._quiet(it.accelerators, instance) or self._room(requester, seen):
                 return Phase.WAITING, missing
-            if self._do(wake) and it.state is not State.OFF:
-                self._say(requester, "Waking", f"{where} is waked for it")
-            phase = Phase.LAUNCHING if it.state is State.OFF else Phase.WAKING
-            return phase, self._said(requester, wake) or f"{where} is being waked"
+            phase, says = Phase.LAUNCHING, ""
+            if it.state is State.ASLEEP:
+                phase, says = Phase.WAKING, f"{where} is waked for it"
+            return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
         if it.state is State.FAILED:
             return self._again(requester, seen)
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
@@ -314,9 +313,9 @@ class Plan:
             launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
         except BadPatch as error:
             return self._refuse(requester, str(error))
-        if self._do(launch):
-            self._say(requester, "Launching", f"instance {instance} is launched for it in server pod {server.name}")
-        return Phase.LAUNCHING, self._said(requester, launch) or f"instance {instance} is being launched"
+        says = f"instance {instance} is launched for it in server pod {server.name}"
+        why = self._do_for(requester, launch, "Launching", says)
+        return Phase.LAUNCHING, why or f"instance {instance} is being launched"
 
     def _again(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         """Rule 10: what failed is said, and tried again: waked at first, then made anew."""
@@ -340,9 +339,8 @@ class Plan:
         else:
             target = Target(f"http://{host}:{server.probe[0]}{server.probe[1]}", "", server.ip)
         if self.place.relayed.get(requester.uid) != (target, requester.restarts):
-            relay = Relay(requester, target)
-            self._do(relay)
-            return Phase.WAKING, self._said(requester, relay) or f"it is being told that instance {it.id} is awake"
+            why = self._do_for(requester, Relay(requester, target))
+            return Phase.WAKING, why or f"it is being told that instance {it.id} is awake"
         return Phase.READY, f"instance {it.id} in server pod {server.name} is awake"
 
     # -- instances and server pods ---------------------------------------------------------------------------------

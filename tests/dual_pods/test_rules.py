@@ -129,8 +129,10 @@ def test_a_node_that_went_before_this_controller_began_counts_as_gone() -> None:
     assert it.machine.places["n"].gone_since == it.now
 
 
-def test_a_requester_is_unready_before_its_instance_sleeps() -> None:
-    it = world(Mode.SWAP)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_requester_is_unready_before_its_instance_sleeps(seed: int) -> None:
+    """However long each of the two takes."""
+    it = world(Mode.SWAP, seed=seed)
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
     it.done.clear()
