@@ -5,7 +5,6 @@ from sidecar.terminal import starting
 if starting.is_command(__name__, "dual-pods-controller"):
     starting.die_of_ctrl_c()
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -25,8 +24,8 @@ from dual_pods.shell.kube import ACCOUNT, Kube
 from dual_pods.shell.lease import Lease
 from dual_pods.shell.pages import Pages
 from dual_pods.shell.prometheus import Prometheus
+from sidecar.terminal import commands
 from sidecar.terminal.cannot_start import CannotStart
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import VERSION
@@ -73,48 +72,24 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     return it
 
 
-def _settings(it: Parser, options: argparse.Namespace) -> Settings:
-    return Settings(
-        template=_template(it, options),
-        taint=options.node_taint,
-        resource=options.resource,
-        mode=Mode(options.mode),
-        sleepers_bytes=options.sleepers,
-        measured_after_s=options.measured_after_s,
-        bound_s=options.ready_within_s,
-        tries=options.tries,
-    )
-
-
-def _template(it: Parser, options: argparse.Namespace) -> dict[str, Any]:
-    if options.mode != "swap":
-        return {}
-    if options.server_pod is None:
-        it.error("--server-pod is needed: the pod in which a node's pool runs")
+def _pod(file: Path) -> dict[str, Any]:
     try:
-        found = mapping(options.server_pod.read_text(encoding="utf-8"))
+        found = mapping(file.read_text(encoding="utf-8"))
         if not all(isinstance(c.get("name"), str) for c in found["spec"]["containers"]):
             raise BadPatch("each container needs a name")
         return found
     except OSError as error:
-        it.error(f"--server-pod {options.server_pod}: {error.strerror}")
+        raise CannotStart(f"--server-pod {file}: {error.strerror}") from None
     except (BadPatch, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        it.error(f"--server-pod {options.server_pod} holds no pod: {error}")
+        raise CannotStart(f"--server-pod {file} holds no pod: {error}") from None
 
 
-def _admin_key(it: Parser, options: argparse.Namespace) -> str:
-    if options.admin_keys is None:
-        return ""
+def _first_line(file: Path) -> str:
     try:
-        text: str = options.admin_keys.read_text(encoding="utf-8")
-        return next(line.strip() for line in text.splitlines() if line.strip())
+        return next(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError, StopIteration) as error:
-        it.error(f"--admin-keys {options.admin_keys}: {getattr(error, 'strerror', None) or 'there is no key in it'}")
-
-
-def _namespace(options: argparse.Namespace) -> str:
-    own = ACCOUNT / "namespace"
-    return str(options.namespace or (own.read_text().strip() if own.is_file() else "default"))
+        why = getattr(error, "strerror", None) or "there is no key in it"
+        raise CannotStart(f"--admin-keys {file}: {why}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,16 +97,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = it.parse_args(argv)
     if find_spec("yaml") is None:
         it.error(f"it needs the package PyYAML: {how_to_get('dual-pods')}")
-    settings, namespace = _settings(it, options), _namespace(options)
+    mode, own = Mode(options.mode), ACCOUNT / "namespace"
+    if mode is Mode.SWAP and options.server_pod is None:
+        it.error("--server-pod is needed: the pod in which a node's pool runs")
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
+        template = _pod(options.server_pod) if mode is Mode.SWAP else {}
+        key = _first_line(options.admin_keys) if options.admin_keys is not None else ""
+        namespace = options.namespace or (own.read_text().strip() if own.is_file() else "default")
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
     except (CannotStart, OSError) as error:
         it.error(str(error))
+    settings = Settings(
+        mode=mode,
+        sleepers_bytes=options.sleepers,
+        measured_after_s=options.measured_after_s,
+        bound_s=options.ready_within_s,
+        tries=options.tries,
+        template=template,
+        taint=options.node_taint,
+        resource=options.resource,
+    )
     lease = Lease(kube, namespace, options.lease, f"{socket.gethostname()}_{os.getpid()}", options.lease_s, log)
     every_s = max(options.measured_after_s / 2, 1.0)
     prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
-    more = Options(namespace, settings, _admin_key(it, options), options.owner, prometheus=prometheus)
+    more = Options(namespace, settings, key, options.owner, prometheus=prometheus)
     controller = Controller(kube, lease, more, log)
 
     async def serve() -> int:
@@ -150,11 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server.close()
         return 0
 
-    try:
-        starting.loaded()
-        return asyncio.run(serve())
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("dual-pods-controller", lambda: asyncio.run(serve()))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from dual_pods.shell import devices
 from dual_pods.shell.requester import Requester
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal import commands
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import BadValue
 from sidecar.terminal.settings import Parser, seconds_or_zero, valued
@@ -88,11 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         await requester.end(options.grace_s)
         return 0
 
-    try:
-        starting.loaded()
-        return asyncio.run(serve())
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("dual-pods-requester", lambda: asyncio.run(serve()))
 
 
 if __name__ == "__main__":
