@@ -101,9 +101,9 @@ class View:
 
     @cached_property
     def live(self) -> list[Requester]:
-        """Those that want an instance, in the order of their coming."""
-        wanting = [r for r in self.place.requesters.values() if r.ask is not None and not r.leaving]
-        return sorted(wanting, key=lambda r: (r.created, r.uid))
+        """Those that are to stay, in the order of their coming."""
+        staying = [r for r in self.place.requesters.values() if not r.leaving]
+        return sorted(staying, key=lambda r: (r.created, r.uid))
 
     @cached_property
     def running(self) -> list[Server]:

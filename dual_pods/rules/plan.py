@@ -59,9 +59,6 @@ class Plan:
             self._unready(requester)
         for requester in self.view.live:
             self.waits[requester.uid] = self._serve(requester)
-        for requester in place.requesters.values():
-            if requester.wrong:
-                self.waits[requester.uid] = self._refuse(requester, requester.wrong)
         every_node = self.settings.taint and self.settings.mode is Mode.SWAP
         if every_node and place.node is not None and place.node.usable and self.view.pool is None:
             self._do(self._pool_pod())
@@ -118,6 +115,8 @@ class Plan:
 
     def _serve(self, requester: Requester) -> tuple[Phase, str]:
         place, view = self.place, self.view
+        if requester.ask is None:
+            return self._refuse(requester, requester.wrong)
         if not requester.running or not requester.ip:
             return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
         if requester.uid not in place.accelerators:
