@@ -96,7 +96,7 @@ class Machine:
         return self.places.setdefault(name, Place(name))
 
     def _of(self, uid: str) -> Place | None:
-        return self.places.get(self._where.get(uid, ""))
+        return self.places.get(self._where[uid]) if uid in self._where else None
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 

@@ -178,6 +178,19 @@ def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_requester_without_a_node_is_in_no_other_s_way(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.feed(replace(it.pods[uid].fact, uid="x", name="x", node="", why="no node was found for it"))
+    it.run(60)
+    assert it.machine.waits["x"][1] == "no node was found for it"
+    [server] = it.servers()
+    it.delete_server(server.uid)
+    it.run(180)
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_server_pod_that_ends_by_itself_is_said_deleted_and_made_anew(mode: Mode) -> None:
     it = world(mode)
     uid = it.request("a", "n", ("n-0",), "qwen")
@@ -225,17 +238,17 @@ def test_a_node_that_goes_and_comes_back_serves_again() -> None:
     it = world(Mode.SWAP)
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
-    it.feed(Gone("n"))
+    it.feed(Gone("uid-n"))
     it.run(70)
     assert it.ready(uid), "it goes on as long as it can"
-    it.feed(Node("n", "n", True, True))
+    it.feed(Node("uid-n", "n", True, True))
     it.run(140)
     assert it.ready(uid) and len(it.servers()) == 1
 
 
 def test_a_node_without_the_taint_gets_nothing() -> None:
     it = world(Mode.SWAP)
-    it.feed(Node("n", "n", True, False))
+    it.feed(Node("uid-n", "n", True, False))
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
     assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()

@@ -140,7 +140,7 @@ class World:
 
     def start(self) -> None:
         for name in self.nodes:
-            self.feed(Node(name, name, True, True))
+            self.feed(Node(f"uid-{name}", name, True, True))
         self.feed(e.Listed())
         if self.settings.mode is Mode.SLEEP:
             self._measure()
@@ -155,7 +155,7 @@ class World:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
         self.machine = self._machine()
         for name in self.nodes:
-            self.feed(Node(name, name, True, True))
+            self.feed(Node(f"uid-{name}", name, True, True))
         for pod in list(self.pods.values()):
             self._show(pod)
         self.feed(e.Listed())
