@@ -34,8 +34,7 @@ FINALIZER = PREFIX + "ended"
 def said(annotations: Mapping[str, str], name: str) -> str | None:
     """What an annotation says, by either prefix. One that is empty says nothing: to the admission policies it isn't
     there, so it must not hide what the other one says."""
-    newer, older = annotations.get(PREFIX + name), annotations.get(OLD_PREFIX + name)
-    return newer or (newer if older is None else older)
+    return annotations.get(PREFIX + name) or annotations.get(OLD_PREFIX + name) or None
 
 
 def digest(value: Any) -> str:

@@ -22,12 +22,6 @@ _MAKING = "ContainerCreating"
 _OVER = ("Succeeded", "Failed")
 
 
-def ours(pod: Object) -> dict[str, str]:
-    meta = pod["metadata"]
-    both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    return {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
-
-
 def is_server(pod: Object) -> bool:
     return names.SERVER in (pod["metadata"].get("labels") or {})
 
@@ -49,8 +43,10 @@ def timestamp(text: str) -> float:
 
 def _of_any(pod: Object) -> dict[str, Any]:
     meta, status = pod["metadata"], pod.get("status") or {}
+    both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    marks = {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
     its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
-    return {**its, "ip": status.get("podIP") or "", "marks": ours(pod)}
+    return {**its, "ip": status.get("podIP") or "", "marks": marks}
 
 
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:

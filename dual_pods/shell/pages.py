@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import View
 from dual_pods.rules.plan import Phase
 from dual_pods.shell import answering
-from dual_pods.shell.controller import Controller, Work
+from dual_pods.shell.controller import Controller
 from sidecar.http.http_exchange import Reply
 
 _READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -80,19 +81,13 @@ _HELP = {
 
 def state(controller: Controller) -> dict[str, Any]:
     """Who asks, who runs, who sleeps where, and what each waits for."""
-    work = controller.work
-    shown = {"leads": work is not None, "token": controller.lease.token, "requesters": [], "servers": []}
-    return shown if work is None else {**shown, **_shown(work)}
-
-
-def _shown(work: Work) -> dict[str, Any]:
+    machine = controller.work.machine if controller.work is not None else Machine(controller.options.settings)
     requesters, servers = [], []
-    for place in sorted(work.machine.places.values(), key=lambda p: p.name):
+    for place in sorted(machine.places.values(), key=lambda p: p.name):
         view = View(place)
-        bound = view.bound
         for uid, requester in sorted(place.requesters.items(), key=lambda kv: kv[1].name):
-            phase, sentence = work.machine.waits.get(uid, (Phase.STARTING, ""))
-            server, instance = bound.get(uid, (None, ""))
+            phase, sentence = machine.waits.get(uid, (Phase.STARTING, ""))
+            server, instance = view.bound.get(uid, (None, ""))
             requesters.append({
                 "name": requester.name, "node": place.name, "phase": "leaving" if requester.leaving else phase.value,
                 "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
@@ -107,4 +102,5 @@ def _shown(work: Work) -> dict[str, Any]:
             ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
             servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
-    return {"requesters": requesters, "servers": servers}
+    leads, token = controller.work is not None, controller.lease.token
+    return {"leads": leads, "token": token, "requesters": requesters, "servers": servers}

@@ -204,7 +204,8 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("newer", "older", "says"), [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, ""), (None, None, None)]
+    ("newer", "older", "says"),
+    [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, None), (None, None, None)],
 )
 def test_an_annotation_that_is_empty_hides_nothing(newer: str | None, older: str | None, says: str | None) -> None:
     """Else one that the admission policies take for none would end a binding."""
