@@ -5,8 +5,8 @@ from sidecar.terminal import starting
 if starting.is_command(__name__, "dual-pods-controller"):
     starting.die_of_ctrl_c()
 
-import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -18,12 +18,14 @@ from typing import Any
 
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch, mapping
+from dual_pods.shell import answering
 from dual_pods.shell.controller import Controller, Options
-from dual_pods.shell.kube import ACCOUNT, Kube, NoCluster
+from dual_pods.shell.kube import ACCOUNT, Kube
 from dual_pods.shell.lease import Lease
 from dual_pods.shell.pages import Pages
 from dual_pods.shell.prometheus import Prometheus
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal import commands
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import VERSION
@@ -70,46 +72,24 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     return it
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    return Settings(
-        mode=Mode(options.mode),
-        sleepers_bytes=options.sleepers,
-        measured_after_s=options.measured_after_s,
-        bound_s=options.ready_within_s,
-        tries=options.tries,
-        every_node=bool(options.node_taint) and options.mode == "swap",
-    )
-
-
-def _template(it: Parser, options: argparse.Namespace) -> dict[str, Any]:
-    if options.mode != "swap":
-        return {}
-    if options.server_pod is None:
-        it.error("--server-pod is needed: the pod in which a node's pool runs")
+def _pod(file: Path) -> dict[str, Any]:
     try:
-        found = mapping(options.server_pod.read_text(encoding="utf-8"))
+        found = mapping(file.read_text(encoding="utf-8"))
         if not all(isinstance(c.get("name"), str) for c in found["spec"]["containers"]):
             raise BadPatch("each container needs a name")
         return found
     except OSError as error:
-        it.error(f"--server-pod {options.server_pod}: {error.strerror}")
+        raise CannotStart(f"--server-pod {file}: {error.strerror}") from None
     except (BadPatch, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        it.error(f"--server-pod {options.server_pod} holds no pod: {error}")
+        raise CannotStart(f"--server-pod {file} holds no pod: {error}") from None
 
 
-def _admin_key(it: Parser, options: argparse.Namespace) -> str:
-    if options.admin_keys is None:
-        return ""
+def _first_line(file: Path) -> str:
     try:
-        text: str = options.admin_keys.read_text(encoding="utf-8")
-        return next(line.strip() for line in text.splitlines() if line.strip())
+        return next(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError, StopIteration) as error:
-        it.error(f"--admin-keys {options.admin_keys}: {getattr(error, 'strerror', None) or 'there is no key in it'}")
-
-
-def _namespace(options: argparse.Namespace) -> str:
-    own = ACCOUNT / "namespace"
-    return str(options.namespace or (own.read_text().strip() if own.is_file() else "default"))
+        why = getattr(error, "strerror", None) or "there is no key in it"
+        raise CannotStart(f"--admin-keys {file}: {why}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,46 +97,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = it.parse_args(argv)
     if find_spec("yaml") is None:
         it.error(f"it needs the package PyYAML: {how_to_get('dual-pods')}")
-    template, namespace = _template(it, options), _namespace(options)
+    mode, own = Mode(options.mode), ACCOUNT / "namespace"
+    if mode is Mode.SWAP and options.server_pod is None:
+        it.error("--server-pod is needed: the pod in which a node's pool runs")
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
+        template = _pod(options.server_pod) if mode is Mode.SWAP else {}
+        key = _first_line(options.admin_keys) if options.admin_keys is not None else ""
+        namespace = options.namespace or (own.read_text().strip() if own.is_file() else "default")
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
-    except (NoCluster, OSError) as error:
+    except (CannotStart, OSError) as error:
         it.error(str(error))
-    me = f"{socket.gethostname()}_{os.getpid()}"
-    lease = Lease(kube, namespace, options.lease, me, options.lease_s, log)
-    more = Options(
-        namespace, _settings(options), template, _admin_key(it, options), options.owner, options.node_taint,
+    settings = Settings(
+        mode=mode,
+        sleepers_bytes=options.sleepers,
+        measured_after_s=options.measured_after_s,
+        bound_s=options.ready_within_s,
+        tries=options.tries,
+        template=template,
+        taint=options.node_taint,
         resource=options.resource,
-    )  # fmt: skip
+    )
+    lease = Lease(kube, namespace, options.lease, f"{socket.gethostname()}_{os.getpid()}", options.lease_s, log)
     every_s = max(options.measured_after_s / 2, 1.0)
     prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
-    controller = Controller(kube, lease, more, prometheus, log)
+    more = Options(namespace, settings, key, options.owner, prometheus=prometheus)
+    controller = Controller(kube, lease, more, log)
 
     async def serve() -> int:
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
         try:
-            server = await Pages(controller).serve(options.listen)
+            server = await answering.serve(options.listen, Pages(controller).pages, {})
         except CannotListen as error:
             print(f"dual-pods-controller: {error}", file=sys.stderr)
             return 1
         log.info("started", mode=options.mode, namespace=namespace, api_server=kube.url)
-        running, told = asyncio.create_task(controller.run()), asyncio.create_task(ended.wait())
-        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        running = asyncio.create_task(controller.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
         await controller.end()
-        running.cancel()
         server.close()
         return 0
 
-    try:
-        starting.loaded()
-        return asyncio.run(serve())
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("dual-pods-controller", lambda: asyncio.run(serve()))
 
 
 if __name__ == "__main__":

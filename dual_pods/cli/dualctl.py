@@ -10,17 +10,17 @@ import asyncio
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sidecar.terminal import table
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.http.http_client import HttpClient, Unanswered
+from sidecar.terminal import commands, table
 from sidecar.terminal.formatting import length, size
 from sidecar.terminal.settings import Parser, seconds
-from sidecar.terminal.terminal import OutputLost, say
+from sidecar.terminal.terminal import say
+from sidecar.wire.observer import ObserverError
 
 EXAMPLES = """\
 examples:
@@ -32,10 +32,10 @@ examples:
 exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead; 2, no controller answers;
 64, wrong usage
 """
-NOT_READY, NO_CONTROLLER = 1, 2
+NOT_READY = 1
 
 
-class NoController(Exception):
+class NoController(ObserverError):
     """A sentence."""
 
 
@@ -57,39 +57,29 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
 
 def _look(options: argparse.Namespace) -> dict[str, Any]:
     """Kubernetes asks any of the replicas, and one of them leads."""
-    found = _look_once(options)
-    for _ in range(0 if options.controller else 7):
-        if found.get("leads", True):
+    found: dict[str, Any] = {}
+    for _ in range(8):
+        body = _straight(options) if options.controller else _through_kubectl(options)
+        try:
+            found = json.loads(body)
+            if not isinstance(found, dict) or "requesters" not in found:
+                raise ValueError("it is no status")
+        except ValueError as error:
+            raise NoController(f"the controller's answer isn't understood: {error}") from None
+        if options.controller or found["leads"]:
             break
-        found = _look_once(options)
     return found
 
 
-def _look_once(options: argparse.Namespace) -> dict[str, Any]:
-    body = _straight(options) if options.controller else _through_kubectl(options)
-    try:
-        found = json.loads(body)
-        if not isinstance(found, dict) or "requesters" not in found:
-            raise ValueError("it is no status")
-        return found
-    except ValueError as error:
-        raise NoController(f"the controller's answer isn't understood: {error}") from None
-
-
 def _straight(options: argparse.Namespace) -> bytes:
-    from sidecar.http.http_client import HttpClient, Unanswered
-
-    async def ask() -> bytes:
-        url = options.controller.rstrip("/") + "/dual-pods"
-        answer = await HttpClient().ask("GET", url, timeout_s=options.answer_timeout_s)
-        if answer.status != 200:
-            raise NoController(f"{url} says {answer.status}; is that the controller's --listen?")
-        return answer.body
-
+    url = options.controller.rstrip("/") + "/dual-pods"
     try:
-        return asyncio.run(ask())
+        answer = asyncio.run(HttpClient().ask("GET", url, timeout_s=options.answer_timeout_s))
     except Unanswered as error:
         raise NoController(f"no controller answers: {error}") from None
+    if answer.status != 200:
+        raise NoController(f"{url} says {answer.status}; is that the controller's --listen?")
+    return answer.body
 
 
 def _through_kubectl(options: argparse.Namespace) -> bytes:
@@ -116,43 +106,33 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         asks.append([it["name"], it["node"] or "-", has, it["phase"], since, it["says"]])
     runs = [["SERVER POD", "NODE", "INSTANCE", "STATE", "ACCELERATORS", "HOLDS", "FOR"]]
     for server in status["servers"]:
-        words = f"{server['how']} {server['why']}".strip()
-        runs += [[server["name"], server["node"], "-", words, "", "", ""]] if not server["instances"] else []
+        where = [server["name"], server["node"]]
+        if not server["instances"]:
+            runs.append([*where, "-", f"{server['how']} {server['why']}".strip()])
         for it in server["instances"]:
             held = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
             state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
             holds = size(sum(held.values())) if held else "-"
-            runs.append([server["name"], server["node"], it["id"], state, ",".join(it["accelerators"]), holds,
-                         it["requester"] or "-"])  # fmt: skip
+            runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
     return [*table.lines(asks), "", *table.lines(runs)]
 
 
 def _show(options: argparse.Namespace) -> int:
-    status = _look(options)
-    shown = [json.dumps(status)] if options.json else lines(status, datetime.now(UTC).timestamp())
-    for line in shown:
-        say(line)
-    ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
-    return 0 if status["leads"] and ready else NOT_READY
+    """For as long as it is watched."""
+    while True:
+        status = _look(options)
+        for line in [json.dumps(status)] if options.json else lines(status, datetime.now(UTC).timestamp()):
+            say(line)
+        if not options.watch:
+            ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
+            return 0 if status["leads"] and ready else NOT_READY
+        time.sleep(options.every_s)
+        say("")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    try:
-        starting.loaded()
-        while True:
-            code = _show(options)
-            if not options.watch:
-                return code
-            time.sleep(options.every_s)
-            say("")
-    except NoController as error:
-        print(f"dualctl: {error}", file=sys.stderr)
-        return NO_CONTROLLER
-    except OutputLost as error:
-        return error.exit_code("dualctl")
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("dualctl", lambda: _show(options))
 
 
 if __name__ == "__main__":

@@ -7,20 +7,19 @@ from sidecar.terminal import starting
 if starting.is_command(__name__, "dual-pods-requester"):
     starting.die_of_ctrl_c()
 
+import argparse
 import asyncio
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dual_pods.shell import devices
 from dual_pods.shell.requester import Requester
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal import commands
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import BadValue
-from sidecar.terminal.settings import Parser
+from sidecar.terminal.settings import Parser, seconds_or_zero, valued
 from sidecar.wire.tcp import CannotListen
 
 EXAMPLES = """\
@@ -41,23 +40,8 @@ def _ports(text: str) -> list[int]:
     return [_port(part) for part in text.split(",") if part]
 
 
-class _Parser(Parser):
-    """The specification's stub calls its ports one by one: `--relay-port-1=8000 --relay-port-2=8001`."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        ports, rest, words = list[str](), list[str](), list(sys.argv[1:] if args is None else args)
-        while words:
-            word = words.pop(0)
-            match = re.fullmatch(r"--relay-port-\d+(?:=(.*))?", word)
-            if match is None:
-                rest.append(word)
-            elif match[1] is not None or words:
-                ports.append(match[1] if match[1] is not None else words.pop(0))
-        return super().parse_known_args([*rest, "--relay-port", ",".join(ports)] if ports else rest, namespace)
-
-
 def parser(environment: Mapping[str, str] | None = None) -> Parser:
-    it = _Parser(
+    it = Parser(
         prog="dual-pods-requester",
         description="Stands for a model in a pod: says which accelerators the pod got, is ready when an instance of "
         "the model is awake elsewhere, and relays its ports to it.",
@@ -70,6 +54,11 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it.setting("--metrics-port", parse=_port, metavar="PORT", help="another one, with the same pages")
     it.setting("--debug-port", parse=_port, metavar="PORT", help="another one, with the same pages")
     it.setting("--relay-port", default="", parse=_ports, metavar="PORT,...", help="those that lead to the instance")
+    for number in range(1, 17):  # the specification's stub calls its ports one by one
+        it.add_argument(f"--relay-port-{number}", action="append", default=[], dest="ports", type=valued(_port),
+                        help=argparse.SUPPRESS)  # fmt: skip
+    it.setting("--grace-s", default="25", parse=seconds_or_zero, metavar="S", help="how long what is open goes on "
+               "after SIGTERM; less than the pod's terminationGracePeriodSeconds (30 unless said)")  # fmt: skip
     it.setting("--accelerators", default="", metavar="ID,...", help="what this pod got; empty: as its variables or the "
                "driver say")  # fmt: skip
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
@@ -80,32 +69,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     log = Log("dual-pods-requester", json=options.log_format == "json")
     ports = [options.admin_port, options.probes_port, options.metrics_port, options.debug_port]
+    ports, relays = [port for port in ports if port], [*options.relay_port, *options.ports]
     requester = Requester(lambda: devices.names(options.accelerators, os.environ), devices.memory_mib, log)
 
     async def serve() -> int:
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
         try:
-            for port in dict.fromkeys(port for port in ports if port is not None):
+            for port in dict.fromkeys(ports):
                 await requester.serve((options.host, port))
-            for port in options.relay_port:
+            for port in relays:
                 await requester.relay((options.host, port))
         except CannotListen as error:
             print(f"dual-pods-requester: {error}", file=sys.stderr)
             return 1
-        log.info("serving", ports=[port for port in ports if port], relays=options.relay_port)
-        running = asyncio.create_task(requester.run())
-        await ended.wait()
-        running.cancel()
-        requester.close()
+        log.info("serving", ports=ports, relays=relays)
+        await told.wait()
+        await requester.end(options.grace_s)
         return 0
 
-    try:
-        starting.loaded()
-        return asyncio.run(serve())
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return commands.run("dual-pods-requester", lambda: asyncio.run(serve()))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ _OF_THE_SERVER = (
     "ephemeralContainers",
 )
 """What the API server or the scheduler has filled in, and refuses to be told."""
+_OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _TOKEN = "kube-api-access-"
 _WHERE = "kubernetes.io/hostname"
 _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
@@ -52,10 +53,9 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     if not found or "image" not in found[0]:
         raise BadPatch(f"it removes the container {names.CONTAINER}, or its image")
     container = found[0]
-    more = mapping(annotations[names.MODEL]) if annotations.get(names.MODEL) else {}
-    entry = {**_entry(container), **more}
-    meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     endpoint(container)
+    entry = _entry(container) | (mapping(annotations[names.MODEL]) if annotations.get(names.MODEL) else {})
+    meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
     return Ask(
         wish=names.digest([spec, entry]),
@@ -67,29 +67,31 @@ def ask(pod: Mapping[str, Any]) -> Ask:
 
 
 def _plain(spec: Mapping[str, Any]) -> Object:
-    """A pod's spec as its user wrote it, about: without what the API server has added."""
+    """A pod's spec as its user wrote it, about: without what the API server has added, and without claims that are the
+    requester's own, and go with it.
+    """
     found = {key: value for key, value in spec.items() if key not in _OF_THE_SERVER}
-    claims = [claim["name"] for claim in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in claim]
-    if claims:  # they are the requester's own, and go with it
-        found["resourceClaims"] = [claim for claim in spec["resourceClaims"] if claim["name"] not in claims]
+    claims = {claim["name"] for claim in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in claim}
+    found["resourceClaims"] = [c for c in spec.get("resourceClaims") or () if c["name"] not in claims]
     found["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
     for kind in ("containers", "initContainers"):
         found[kind] = [_plain_container(container, claims) for container in spec.get(kind) or ()]
-    return {key: value for key, value in found.items() if value != []}
+    return _without_empty(found)
 
 
-_PROBES = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
-
-
-def _plain_container(container: Mapping[str, Any], claims: list[str]) -> Object:
+def _plain_container(container: Mapping[str, Any], claims: set[str]) -> Object:
     """How it is asked whether it is well is the requester's own: the patch says how the engine is."""
     own = container["name"] == names.CONTAINER
-    found = {key: value for key, value in container.items() if not (own and key in _PROBES)}
+    found = {key: value for key, value in container.items() if not (own and key in _OF_ITS_HEALTH)}
     found["volumeMounts"] = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
-    resources = dict(container.get("resources") or {})
-    resources["claims"] = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]
-    found["resources"] = {key: value for key, value in resources.items() if value != []}
-    return {key: value for key, value in found.items() if value != []}
+    resources = container.get("resources") or {}
+    kept = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]
+    found["resources"] = _without_empty({**resources, "claims": kept})
+    return _without_empty(found)
+
+
+def _without_empty(lists: Object) -> Object:
+    return {key: value for key, value in lists.items() if value != []}
 
 
 def _command(container: Mapping[str, Any]) -> list[str]:
@@ -100,7 +102,7 @@ def _command(container: Mapping[str, Any]) -> list[str]:
 
 
 def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
-    """Where a server pod's container is asked, and where it says that it is ready: port and path."""
+    """Where a server pod's container is asked, and where it says that it is ready: port and path. Raises BadPatch."""
     port = _port(container)
     probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
     return port, (probe["port"] if isinstance(probe.get("port"), int) else port, str(probe.get("path", "/health")))
@@ -163,9 +165,9 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
     devices = sorted(accelerators)
     if ask.references:
         raise BadPatch(f"a pool can't look up {', '.join(ask.references)}: give each variable its value")
-    memory = dict(ask.needs) if isinstance(ask.needs, Mapping) else {d: ask.needs for d in devices if ask.needs}
     entry = {**ask.entry, "name": instance, "devices": devices, "pin": True, "own_port": True}
-    entry |= {"memory": memory} if memory else {}
+    if ask.needs:
+        entry["memory"] = ask.needs if isinstance(ask.needs, Mapping) else dict.fromkeys(devices, ask.needs)
     try:
         msgspec.convert(entry, Entry)
     except (msgspec.ValidationError, BadValue) as error:
@@ -174,11 +176,6 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
 
 
 # -- pods --------------------------------------------------------------------------------------------------------------
-
-
-def _pin(node: str) -> Object:
-    terms = [{"matchExpressions": [{"key": _WHERE, "operator": "In", "values": [node]}]}]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def pinned_to(spec: Mapping[str, Any]) -> str:
@@ -191,30 +188,27 @@ def pinned_to(spec: Mapping[str, Any]) -> str:
         return ""
 
 
-def _sees_all(container: Mapping[str, Any], kinds: Iterable[str]) -> Object:
+def _sees_all(container: Mapping[str, Any], kind: str) -> Object:
     """None is counted, and all are seen: what the device plugin does with a quantity of 0."""
     resources = dict(container.get("resources") or {})
-    for part in ("limits", "requests"):
-        rest = {key: value for key, value in (resources.get(part) or {}).items() if key not in kinds}
-        resources[part] = rest | (dict.fromkeys(kinds, "0") if part == "limits" else {})
-    return {**container, "resources": {key: value for key, value in resources.items() if value}}
+    requests = {key: value for key, value in (resources.pop("requests", None) or {}).items() if key != kind}
+    resources["limits"] = {**(resources.get("limits") or {}), kind: "0"}
+    return {**container, "resources": resources | ({"requests": requests} if requests else {})}
 
 
 def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name: str, kind: str) -> Object:
     """The pod of one instance. `kind`: the resource as which accelerators are counted."""
-    seen = sorted(accelerators)
-    spec = dict(ask.pod["spec"])
+    seen = ",".join(sorted(accelerators))
     containers = []
-    for container in spec["containers"]:
+    for container in ask.pod["spec"]["containers"]:
         if container["name"] == names.CONTAINER:
             rest = [v for v in container.get("env") or () if v.get("name") != "CUDA_VISIBLE_DEVICES"]
-            devices = {"name": "CUDA_VISIBLE_DEVICES", "value": ",".join(seen)}
-            container = _sees_all({**container, "env": [*rest, devices]}, [kind])
+            env = [*rest, {"name": "CUDA_VISIBLE_DEVICES", "value": seen}]
+            container = _sees_all({**container, "env": env}, kind)
         containers.append(container)
-    spec |= {"containers": containers, "affinity": _pin(node)}
     labels = {**ask.pod["metadata"]["labels"], names.SERVER: "single", names.INSTANCE: instance}
-    annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: ",".join(seen)}
-    return _pod(name, labels, annotations, spec)
+    annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
+    return _pod(name, labels, annotations, {**ask.pod["spec"], "containers": containers}, node)
 
 
 def pool(template: Mapping[str, Any], node: str, name: str, kind: str, taint: str = "") -> Object:
@@ -222,11 +216,13 @@ def pool(template: Mapping[str, Any], node: str, name: str, kind: str, taint: st
     meta, spec = template.get("metadata") or {}, dict(template["spec"])
     if taint:
         spec["tolerations"] = [*(spec.get("tolerations") or ()), {"key": taint, "operator": "Exists"}]
-    spec |= {"containers": [_sees_all(c, [kind]) for c in spec["containers"]], "affinity": _pin(node)}
+    spec["containers"] = [_sees_all(container, kind) for container in spec["containers"]]
     labels = {**(meta.get("labels") or {}), names.SERVER: "pool"}
-    return _pod(name, labels, dict(meta.get("annotations") or {}), spec)
+    return _pod(name, labels, dict(meta.get("annotations") or {}), spec, node)
 
 
-def _pod(name: str, labels: Object, annotations: Object, spec: Object) -> Object:
+def _pod(name: str, labels: Object, annotations: Object, spec: Object, node: str) -> Object:
+    terms = [{"matchExpressions": [{"key": _WHERE, "operator": "In", "values": [node]}]}]
+    pinned = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     meta = {"name": name, "labels": labels, "annotations": annotations, "finalizers": [names.FINALIZER]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, "affinity": pinned}}

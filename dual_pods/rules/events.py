@@ -1,43 +1,23 @@
-"""What happens to the controller, and what it does. Pure."""
+"""What happens to the controller, and what it does. Pure. A fact is an event as well: it was seen."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dual_pods.rules.facts import Node, Requester, Server, Told
+from dual_pods.rules.facts import Node, Pod, Requester, Server, Told
+from dual_pods.rules.standing import Target
 
 Key = tuple[str, ...]
 """By which the outcome of an effect is told: what it is, and what about."""
 
 
-class NodeSeen(NamedTuple):
-    node: Node
+class Gone(NamedTuple):
+    """A node or a pod, by its uid."""
 
-
-class NodeGone(NamedTuple):
-    name: str
-
-
-class RequesterSeen(NamedTuple):
-    requester: Requester
-
-
-class ServerSeen(NamedTuple):
-    server: Server
-
-
-class PodGone(NamedTuple):
     uid: str
 
 
 class Listed(NamedTuple):
     """Everything that was there has been told."""
-
-
-class Has(NamedTuple):
-    """A requester has these accelerators."""
-
-    uid: str
-    accelerators: tuple[str, ...]
 
 
 class Tells(NamedTuple):
@@ -55,19 +35,8 @@ class Measured(NamedTuple):
     at: float
 
 
-class Done(NamedTuple):
-    """What became of an effect."""
-
-    key: Key
-    error: str = ""
-    """A sentence; empty: it was taken."""
-
-
 class Look(NamedTuple):
     """The time has come that a plan named."""
-
-
-Event = NodeSeen | NodeGone | RequesterSeen | ServerSeen | PodGone | Listed | Has | Tells | Measured | Done | Look
 
 
 class Query(NamedTuple):
@@ -84,56 +53,56 @@ class Create(NamedTuple):
     body: Mapping[str, Any]
 
 
-class PodOrder(NamedTuple):
-    """`delete-pod`, or `release`: takes the finalizer off."""
+class Order(NamedTuple):
+    """About an instance of a server pod: `launch`, `wake`, `sleep` or `delete`. About the pod: `delete-pod`, or
+    `release`, which takes its finalizer off.
+    """
 
     what: str
     server: Server
+    instance: str = ""
+    entry: Mapping[str, Any] = {}
+    """What is launched."""
 
 
-class MarkPod(NamedTuple):
+class Mark(NamedTuple):
     """Changes labels and annotations, if the pod is still as it was seen. None removes."""
 
-    pod: Requester | Server
+    pod: Pod
     labels: Mapping[str, str | None]
     annotations: Mapping[str, str | None]
 
 
-class Launch(NamedTuple):
-    """Adds an instance to a pool."""
-
-    server: Server
-    instance: str
-    entry: Mapping[str, Any]
-
-
-class Order(NamedTuple):
-    """To a server pod, about an instance: `wake`, `sleep` or `delete`."""
-
-    what: str
-    server: Server
-    instance: str
-
-
 class Relay(NamedTuple):
-    """Tells a requester where its instance is: a URL to ask whether it is ready, one to watch, a host, a port, and the
-    requester's restarts; () ends it.
-    """
+    """Tells a requester where its instance is, or by None that it has none any more."""
 
     requester: Requester
-    target: tuple[str, ...]
+    target: Target | None
 
 
 class Say(NamedTuple):
     """An Event of Kubernetes."""
 
-    pod: Requester | Server
+    pod: Pod
     reason: str
     sentence: str
     warning: bool = False
 
 
-Effect = Query | Create | PodOrder | MarkPod | Launch | Order | Relay | Say
+Effect = Query | Create | Order | Mark | Relay | Say
+
+
+class Done(NamedTuple):
+    """What became of an effect."""
+
+    effect: Effect
+    error: str = ""
+    """A sentence; empty: it was taken."""
+    accelerators: tuple[str, ...] = ()
+    """What the requester has that was asked."""
+
+
+Event = Node | Requester | Server | Gone | Listed | Tells | Measured | Done | Look
 
 
 def key(effect: Effect) -> Key:
@@ -142,14 +111,10 @@ def key(effect: Effect) -> Key:
             return "query", requester.uid
         case Create(node, _, body):
             return "create", node, body["metadata"]["name"]
-        case PodOrder(what, server):
-            return what, server.uid
-        case MarkPod(pod):
-            return "mark", pod.uid
-        case Launch(server, instance):
-            return "launch", server.uid, instance
         case Order(what, server, instance):
             return what, server.uid, instance
+        case Mark(pod):
+            return "mark", pod.uid
         case Relay(requester):
             return "relay", requester.uid
         case Say(pod, reason, sentence):

@@ -15,6 +15,7 @@ REST = frozenset({State.OFF, State.ASLEEP})
 
 @dataclass(frozen=True)
 class Node:
+    uid: str
     name: str
     ready: bool
     usable: bool
@@ -40,7 +41,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Requester:
+class Pod:
     uid: str
     name: str
     namespace: str
@@ -49,7 +50,16 @@ class Requester:
     running: bool = False
     """Its container runs, ready or not."""
     leaving: bool = False
-    """It is marked for deletion, or has ended."""
+    """It is marked for deletion; a requester as well when it has ended."""
+    why: str = ""
+    """Why it doesn't run: the scheduler's words, or kubelet's."""
+    version: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Labels and annotations of ours that it has."""
+
+
+@dataclass(frozen=True)
+class Requester(Pod):
     ready: bool = False
     restarts: int = 0
     ask: Ask | None = None
@@ -58,45 +68,26 @@ class Requester:
     admin_port: int = 0
     old: bool = False
     """It uses the specification's older words."""
-    why: str = ""
-    """Why it doesn't run: the scheduler's words."""
     created: float = 0.0
-    version: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
-    """Labels and annotations of ours that it has."""
-
-    @property
-    def wants(self) -> bool:
-        return self.ask is not None and not self.leaving
 
 
 @dataclass(frozen=True)
-class Server:
-    uid: str
-    name: str
-    namespace: str
-    node: str
-    ip: str = ""
+class Server(Pod):
     pool: bool = True
     instance: str = ""
     """The one that it runs, if it isn't a pool."""
     accelerators: frozenset[str] = frozenset()
-    running: bool = False
-    leaving: bool = False
     ended: bool = False
     """Every container of it has ended: kubelet says so. That is proof."""
-    why: str = ""
-    """Why it doesn't run: kubelet's words."""
     held: bool = False
     """It has our finalizer."""
-    version: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     """Where its engine, or its pool, is asked."""
     probe: tuple[int, str] = (0, "/")
     """Where its only engine says that it is ready: port and path."""
     bindings: Mapping[str, str] = field(default_factory=dict)
     """Instance -> the uid of the requester that it is promised to."""
+    asleep_since: float = 0.0
 
 
 @dataclass(frozen=True)

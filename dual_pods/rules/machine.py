@@ -31,20 +31,19 @@ from dataclasses import replace
 from typing import Any
 
 from dual_pods.rules import events as e
-from dual_pods.rules.facts import REST, Told
+from dual_pods.rules.facts import REST, Node, Requester, Server, Told
 from dual_pods.rules.place import Place, Settings, Try
-from dual_pods.rules.plan import MakePool, Phase, Planner
+from dual_pods.rules.plan import Phase, Plan
 from pool.entries import State
 
 GONE_MOST = 10_000
 QUICK_S = 0.05
+_STARTS_NOTHING = ("query", "relay", "mark")
 
 
 class Machine:
-    def __init__(self, settings: Settings, make_pool: MakePool, kind: str = "nvidia.com/gpu") -> None:
-        """`kind`: the resource as which accelerators are counted."""
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.make_pool, self.kind = make_pool, kind
         self.places: dict[str, Place] = {}
         self.waits: dict[str, tuple[Phase, str]] = {}
         """Requester -> how far it is, and what it waits for."""
@@ -52,11 +51,10 @@ class Machine:
         """Wakes, launches, sleeps, deletions, evictions and failures; what else was done, under no name."""
         self.listed = False
         self._where: dict[str, str] = {}
-        """A pod's uid -> its place."""
+        """The uid of a pod or a node -> its place."""
         self._looks: dict[str, float] = {}
         self._gone: dict[str, None] = {}
         """Pods that have gone. The answer to a write may come after the word of that, and tell of one that was."""
-        self._relaying: dict[e.Key, tuple[str, ...]] = {}
 
     @property
     def look_at(self) -> float:
@@ -71,22 +69,16 @@ class Machine:
         return [effect for name in sorted({*touched, *due}) for effect in self._plan(name, now)]
 
     def _plan(self, name: str, now: float) -> Iterator[e.Effect]:
-        place = self.places.get(name)
-        if place is None:
-            self._looks.pop(name, None)
-            return
-        plan = Planner(place, self.settings, self.make_pool, self.kind, now).make()
+        place = self.places[name]
+        plan = Plan(place, self.settings, now)
+        plan.make()
         self._looks[name] = plan.look_at
         for uid in place.requesters:
             self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
         for effect in plan.effects:
             key = e.key(effect)
-            place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             self.counts[self._counted(place, key)] += 1
-            if isinstance(effect, e.Relay):
-                self._relaying[key] = effect.target
-            elif isinstance(effect, e.Say) and effect.reason == "Evicted":
-                self.counts["evictions"] += 1
+            place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             yield effect
         if place.node is None and not place.requesters and not place.servers:
             del self.places[name]
@@ -94,6 +86,8 @@ class Machine:
 
     def _counted(self, place: Place, key: e.Key) -> str:
         """As what it is counted: the first start of an instance is a launch already."""
+        if key[0] == "say":
+            return "evictions" if key[2] == "Evicted" and key not in place.tries else ""
         told = place.told.get(key[1]) if key[0] == "wake" else None
         starts = told is not None and key[2] in told.instances and told.instances[key[2]].state is State.OFF
         return "" if starts else _COUNTED.get(key[0], "")
@@ -101,83 +95,70 @@ class Machine:
     def place(self, name: str) -> Place:
         return self.places.setdefault(name, Place(name))
 
+    def _of(self, uid: str) -> Place | None:
+        return self.places.get(self._where[uid]) if uid in self._where else None
+
     # -- what is seen ----------------------------------------------------------------------------------------------
 
-    def _node(self, event: e.NodeSeen, now: float) -> list[str]:
-        place = self.place(event.node.name)
-        place.node, place.gone_since = event.node, None
-        return [place.name]
+    def _node(self, node: Node, now: float) -> list[str]:
+        place = self.place(node.name)
+        self._where[node.uid] = node.name
+        place.node, place.gone_since = node, None
+        return [node.name]
 
-    def _node_gone(self, event: e.NodeGone, now: float) -> list[str]:
-        place = self.place(event.name)
-        place.node = None
-        place.gone_since = now if place.gone_since is None else place.gone_since
-        return [place.name]
-
-    def _requester(self, event: e.RequesterSeen, now: float) -> list[str]:
-        requester = event.requester
-        if requester.uid in self._gone:
+    def _pod(self, pod: Requester | Server, now: float) -> list[str]:
+        there = self._of(pod.uid)
+        before = (there.requesters.get(pod.uid) or there.servers.get(pod.uid)) if there is not None else None
+        if pod.uid in self._gone or (before is not None and not _newer(pod.version, before.version)):
             return []
-        touched = self._moved(requester.uid, requester.node)
-        place = self.place(requester.node)
-        before = place.requesters.get(requester.uid)
-        if before is not None and not _newer(requester.version, before.version):
-            return []
-        place.requesters[requester.uid] = requester
-        place.since.setdefault(requester.uid, now)
-        self._settled(place, ("mark", requester.uid))
-        return [*touched, place.name]
-
-    def _server(self, event: e.ServerSeen, now: float) -> list[str]:
-        server = event.server
-        if server.uid in self._gone:
-            return []
-        touched = self._moved(server.uid, server.node)
-        place = self.place(server.node)
-        before = place.servers.get(server.uid)
-        if before is not None and not _newer(server.version, before.version):
-            return []
-        place.servers[server.uid] = server
-        self._settled(place, ("mark", server.uid))
-        created = "create", place.name, server.name
-        if server.ended and (before is None or not before.ended):
-            place.told.pop(server.uid, None)
-            self._slept(place, server.accelerators, now)
-            if not server.leaving:
-                self._failed(
-                    place, created, f"server pod {server.name} has ended: {server.why or 'it says no more'}", now
-                )
-        elif not server.running:
-            place.told.pop(server.uid, None)
+        touched = self._moved(pod.uid, pod.node)
+        place = self.place(pod.node)
+        self._settled(place, ("mark", pod.uid))
+        if isinstance(pod, Requester):
+            place.requesters[pod.uid] = pod
+            place.since.setdefault(pod.uid, now)
+            return [*touched, place.name]
+        place.servers[pod.uid] = pod
+        if pod.ended or not pod.running:
+            place.told.pop(pod.uid, None)
+        if pod.ended and not (isinstance(before, Server) and before.ended):
+            place.slept |= dict.fromkeys(pod.accelerators, now)
+            if not pod.leaving:
+                why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
+                self._failed(place, ("create", place.name, pod.name), why, now)
         return [*touched, place.name]
 
     def _moved(self, uid: str, node: str) -> list[str]:
         """A pod that the scheduler has placed leaves the place of those without a node."""
-        before = self._where.get(uid)
+        before = self._where.get(uid, node)
         self._where[uid] = node
-        if before is None or before == node:
+        if before == node:
             return []
-        self.places[before].requesters.pop(uid, None)
-        self.places[before].servers.pop(uid, None)
+        self._forget(self.places[before], uid)
         return [before]
 
-    def _pod_gone(self, event: e.PodGone, now: float) -> list[str]:
+    def _goes(self, event: e.Gone, now: float) -> list[str]:
         self._gone[event.uid] = None
         if len(self._gone) > GONE_MOST:
             del self._gone[next(iter(self._gone))]
-        place = self.places.get(self._where.pop(event.uid, ""))
+        place = self._of(event.uid)
+        self._where.pop(event.uid, None)
         if place is None:
             return []
-        server = place.servers.pop(event.uid, None)
-        if server is not None:
-            self._slept(place, server.accelerators, now)
-        known: dict[str, Any]
-        for known in (place.requesters, place.told, place.accelerators, place.queried, place.relayed, place.since,
-                      self.waits):  # fmt: skip
-            known.pop(event.uid, None)
-        for key in [key for key in place.tries if event.uid in key]:
-            del place.tries[key]
+        if place.node is not None and place.node.uid == event.uid:
+            place.node, place.gone_since = None, now
+        elif event.uid in place.servers:
+            place.slept |= dict.fromkeys(place.servers[event.uid].accelerators, now)
+        self._forget(place, event.uid)
         return [place.name]
+
+    def _forget(self, place: Place, uid: str) -> None:
+        known: dict[str, Any]
+        for known in (place.requesters, place.servers, place.told, place.accelerators, place.queried, place.relayed,
+                      place.since, self.waits):  # fmt: skip
+            known.pop(uid, None)
+        for key in [key for key in place.tries if uid in key]:
+            del place.tries[key]
 
     def _listed(self, event: e.Listed, now: float) -> list[str]:
         self.listed = True
@@ -186,15 +167,8 @@ class Machine:
                 place.gone_since = now
         return list(self.places)
 
-    def _has(self, event: e.Has, now: float) -> list[str]:
-        place = self.places.get(self._where.get(event.uid, ""))
-        if place is None or event.uid not in place.requesters:
-            return []
-        place.accelerators[event.uid], place.queried[event.uid] = event.accelerators, now
-        return [place.name]
-
     def _tells(self, event: e.Tells, now: float) -> list[str]:
-        place = self.places.get(self._where.get(event.uid, ""))
+        place = self._of(event.uid)
         server = place.servers.get(event.uid) if place is not None else None
         if place is None or server is None or not server.running:
             return []
@@ -203,53 +177,50 @@ class Machine:
             return [place.name]
         place.told[event.uid] = event.told
         for name in {*before.instances, *event.told.instances}:
-            was, now_is = before.instances.get(name), event.told.instances.get(name)
-            if was is None or now_is is None or was.state is not now_is.state:
-                for what in ("wake", "sleep", "delete", "launch"):
-                    self._settled(place, (what, event.uid, name))
-            if was is not None and (now_is is None or (now_is.state is State.ASLEEP and was.state not in REST)):
-                self._slept(place, was.accelerators, now)
-            if now_is is not None and now_is.state is State.FAILED and (was is None or was.state is not now_is.state):
-                self._failed(place, ("wake", event.uid, name), now_is.why, now)
-                self.counts["failures"] += 1
-            if now_is is not None and now_is.state is State.AWAKE:
+            was, it = before.instances.get(name), event.told.instances.get(name)
+            if it is not None and it.state is State.AWAKE:
                 place.tries.pop(("wake", event.uid, name), None)
+            if was is not None and it is not None and was.state is it.state:
+                continue
+            for what in ("wake", "sleep", "delete", "launch"):
+                self._settled(place, (what, event.uid, name))
+            if was is not None and (it is None or (it.state is State.ASLEEP and was.state not in REST)):
+                place.slept |= dict.fromkeys(was.accelerators, now)
+            if it is not None and it.state is State.FAILED:
+                self._failed(place, ("wake", event.uid, name), it.why, now)
+                self.counts["failures"] += 1
         return [place.name]
 
     def _measured(self, event: e.Measured, now: float) -> list[str]:
-        place = self.place(event.node)
-        place.used |= {name: (count, event.at) for name, count in event.used.items()}
-        return [place.name]
-
-    def _look(self, event: e.Look, now: float) -> list[str]:
-        return []
+        self.place(event.node).used |= {name: (count, event.at) for name, count in event.used.items()}
+        return [event.node]
 
     # -- what became of effects ------------------------------------------------------------------------------------
 
     def _done(self, event: e.Done, now: float) -> list[str]:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
-        touched = []
-        for place in self.places.values():
-            known = place.tries.get(event.key)
-            if known is None or not known.busy:
-                continue
-            touched.append(place.name)
-            if event.error:
-                self._failed(place, event.key, event.error, now)
-            elif event.key[0] == "say":
-                place.tries[event.key] = Try(busy=False, until=math.inf)
-            elif event.key[0] in ("query", "mark", "relay"):
-                place.tries.pop(event.key)
-                if event.key in self._relaying:
-                    place.relayed[event.key[1]] = self._relaying.pop(event.key)
-            else:
-                place.tries[event.key] = replace(known, busy=False, until=now + self.settings.settle_s, why="")
-        return touched
+        key, effect = e.key(event.effect), event.effect
+        place = self._of(key[1]) or self.places.get(key[1])
+        known = place.tries.get(key) if place is not None else None
+        if place is None or known is None or not known.busy:
+            return []
+        if event.error:
+            self._failed(place, key, event.error, now)
+        elif key[0] in _STARTS_NOTHING:
+            del place.tries[key]
+            if isinstance(effect, e.Query):
+                place.accelerators[key[1]], place.queried[key[1]] = event.accelerators, now
+            elif isinstance(effect, e.Relay):
+                place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
+        else:
+            settled = math.inf if key[0] == "say" else now + self.settings.settle_s
+            place.tries[key] = replace(known, busy=False, until=settled, why="")
+        return [place.name]
 
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
         failures = place.tries.get(key, Try()).failures + 1
         first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
-        if key[0] in ("query", "relay", "mark"):  # nothing is started by it, and a requester waits
+        if key[0] in _STARTS_NOTHING:  # and a requester waits
             first_s, most_s = QUICK_S, first_s
         pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
         place.tries[key] = Try(False, failures, now + pause_s, why)
@@ -260,9 +231,6 @@ class Machine:
         if known is not None and not known.busy and not known.why:
             place.tries[key] = replace(known, until=0.0)
 
-    def _slept(self, place: Place, accelerators: frozenset[str], now: float) -> None:
-        place.slept |= dict.fromkeys(accelerators, now)
-
 
 def _newer(version: str, than: str) -> bool:
     """Versions are numbers that grow: an answer may be older than what the watch has told."""
@@ -271,15 +239,13 @@ def _newer(version: str, than: str) -> bool:
 
 _COUNTED = {"wake": "wakes", "launch": "launches", "create": "launches", "delete": "deletions", "sleep": "sleeps"}
 _HANDLERS: dict[type[Any], Callable[[Machine, Any, float], list[str]]] = {
-    e.NodeSeen: Machine._node,
-    e.NodeGone: Machine._node_gone,
-    e.RequesterSeen: Machine._requester,
-    e.ServerSeen: Machine._server,
-    e.PodGone: Machine._pod_gone,
+    Node: Machine._node,
+    Requester: Machine._pod,
+    Server: Machine._pod,
+    e.Gone: Machine._goes,
     e.Listed: Machine._listed,
-    e.Has: Machine._has,
     e.Tells: Machine._tells,
     e.Measured: Machine._measured,
-    e.Look: Machine._look,
+    e.Look: lambda machine, event, now: [],
     e.Done: Machine._done,
 }

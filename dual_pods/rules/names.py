@@ -32,8 +32,9 @@ FINALIZER = PREFIX + "ended"
 
 
 def said(annotations: Mapping[str, str], name: str) -> str | None:
-    """What an annotation says, by either prefix."""
-    return annotations.get(PREFIX + name, annotations.get(OLD_PREFIX + name))
+    """What an annotation says, by either prefix. One that is empty says nothing: to the admission policies it isn't
+    there, so it must not hide what the other one says."""
+    return annotations.get(PREFIX + name) or annotations.get(OLD_PREFIX + name) or None
 
 
 def digest(value: Any) -> str:
@@ -46,9 +47,8 @@ def mask(accelerators: Iterable[str]) -> str:
     eight digits that follow from their names.
     """
     names = sorted(accelerators)
-    if all(name.isdigit() and len(name) < 4 for name in names):
-        return f"{sum(1 << int(name) for name in set(names)):x}"
-    return digest(names)[:8]
+    numbers = all(name.isdigit() and len(name) < 4 for name in names)
+    return f"{sum(1 << int(name) for name in set(names)):x}" if numbers else digest(names)[:8]
 
 
 def server_name(node: str, accelerators: Iterable[str], instance: str = "") -> str:

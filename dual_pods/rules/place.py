@@ -4,10 +4,12 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from dual_pods.rules import names
+from dual_pods.rules.events import Key
 from dual_pods.rules.facts import REST, Instance, Memory, Node, Requester, Server, Told
-from dual_pods.rules.victims import Sleeper
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 
@@ -37,10 +39,14 @@ class Settings:
     """A start that fails so often is begun anew: the instance is deleted, and launched again."""
     settle_s: float = 5.0
     """What was asked for, and was taken, is asked for again if nothing has been heard of it for so long."""
-    every_node: bool = False
-    """Each usable node gets its pool unasked."""
     node_gone_s: float = 60.0
     """A node that isn't there for so long has nothing in its memory."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """The pod of a node's pool."""
+    taint: str = ""
+    """Nodes with it are the controller's, and each gets its pool unasked. Empty: every node is, and none does."""
+    resource: str = "nvidia.com/gpu"
+    """Accelerators are counted as it."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,6 @@ class Seen:
     """The requester's uid."""
 
 
-Key = tuple[str, ...]
-
-
 @dataclass
 class Place:
     name: str
@@ -77,8 +80,8 @@ class Place:
     told: dict[str, Told] = field(default_factory=dict)
     accelerators: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What a requester has, since it said so."""
-    relayed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a requester was told last to be ready by; () for unready. Not there: not told by this controller."""
+    relayed: dict[str, tuple[Target | None, int]] = field(default_factory=dict)
+    """What a requester was told last, and after how many restarts. Not there: not told by this controller."""
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
     queried: dict[str, float] = field(default_factory=dict)
@@ -98,8 +101,9 @@ class View:
 
     @cached_property
     def live(self) -> list[Requester]:
-        """Those that want an instance, in the order of their coming."""
-        return sorted((r for r in self.place.requesters.values() if r.wants), key=lambda r: (r.created, r.uid))
+        """Those that are to stay, in the order of their coming."""
+        staying = [r for r in self.place.requesters.values() if not r.leaving]
+        return sorted(staying, key=lambda r: (r.created, r.uid))
 
     @cached_property
     def running(self) -> list[Server]:
@@ -131,21 +135,15 @@ class View:
             return ""
         accelerators = self.place.accelerators.get(uid)
         if accelerators is None:  # a new controller hasn't asked yet: it has what it was bound to
-            return requester.marks.get(names.INSTANCE, "") or self._promised(uid)
+            promised = (i for s in self.running for i, each in s.bindings.items() if each == uid)
+            return requester.marks.get(names.INSTANCE, "") or next(promised, "")
         return names.instance_id(requester.ask.wish, self.place.name, accelerators)
-
-    def _promised(self, uid: str) -> str:
-        return next((i for s in self.running for i, each in s.bindings.items() if each == uid), "")
 
     @cached_property
     def instances(self) -> list[Seen]:
         """All that may hold memory: those of server pods that aren't proven to have ended."""
         bound = {(server.uid, instance): uid for uid, (server, instance) in self.bound.items()}
-        found = []
-        for server in self.running:
-            for it in self._of(server):
-                found.append(Seen(server, it, bound.get((server.uid, it.id), "")))
-        return found
+        return [Seen(s, it, bound.get((s.uid, it.id), "")) for s in self.running for it in self._of(s)]
 
     def _of(self, server: Server) -> Iterable[Instance]:
         told = self.place.told.get(server.uid)
@@ -154,8 +152,7 @@ class View:
         if server.leaving:
             return [Instance(server.instance, State.STOPPING, server.accelerators, "its server pod is being deleted")]
         if told is not None and server.running:
-            since = float(server.marks.get(names.ASLEEP_SINCE, 0))
-            return [replace(it, last_used=since) for it in told.instances.values()]
+            return [replace(it, last_used=server.asleep_since) for it in told.instances.values()]
         return [Instance(server.instance, State.LOADING, server.accelerators, server.why)]
 
     def hot(self, accelerators: Iterable[str], but: str) -> list[Seen]:
@@ -175,22 +172,18 @@ class View:
         """What the node's ledger says; empty where there is none."""
         return {name: m for told in self.place.told.values() for name, m in told.memory.items()}
 
-    def sleepers(self, but: str) -> list[Sleeper]:
+    def sleepers(self, but: str) -> list[Instance]:
         """Those that may go: asleep, and promised to no requester."""
-        free = [s for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
-        return [Sleeper(s.it.id, s.it.accelerators, s.it.last_used, s.it.asleep_bytes) for s in free]
-
-    def asleep_bytes(self, accelerator: str) -> int:
-        return sum(s.it.asleep_bytes.get(accelerator, 0) for s in self.instances if s.it.state is State.ASLEEP)
+        return [s.it for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
 
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
         """What its instance takes while it is awake, beyond what it holds asleep: as measured, else as was said."""
         assert requester.ask is not None
-        said = requester.ask.needs
-        found = {}
+        said, found = requester.ask.needs, {}
         for name in self.place.accelerators[requester.uid]:
-            asked = said if isinstance(said, int) else said.get(name, 0)
-            measured = seen.it.bytes.get(name, 0) if seen is not None else 0
-            held = seen.it.asleep_bytes.get(name, 0) if seen is not None and seen.it.state is State.ASLEEP else 0
-            found[name] = max((measured or asked) - held, 0)
+            takes = said if isinstance(said, int) else said.get(name, 0)
+            if seen is not None:
+                takes = seen.it.bytes.get(name, 0) or takes
+                takes -= seen.it.asleep_bytes.get(name, 0) if seen.it.state is State.ASLEEP else 0
+            found[name] = max(takes, 0)
         return found

@@ -1,23 +1,26 @@
 """What is to be done on a node: one pure function of what is known of it. The rules stand in `machine.py`. Pure.
 
-`plan(place, settings, now)` changes nothing. It returns the effects, in their order, what each requester waits for,
-and when to look again.
+`Plan(place, settings, now).make()` changes nothing but itself: what is to be done, in its order, what each requester
+waits for, and when to look again.
 """
 
 import enum
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from dual_pods.rules import building, names, victims
-from dual_pods.rules.events import Create, Effect, Launch, MarkPod, Order, PodOrder, Query, Relay, Say, key
-from dual_pods.rules.facts import REST, Requester, Server
+from dual_pods.rules.events import Create, Effect, Mark, Order, Query, Relay, Say, key
+from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
+from dual_pods.rules.standing import Target
 from dual_pods.rules.strategic import BadPatch
 from pool.entries import State
 from sidecar.terminal.formatting import size
+
+_NONE = Try(busy=False)
+_QUERIES = 8
+_QUERY_S = 1.0
 
 
 class Phase(enum.Enum):
@@ -32,28 +35,13 @@ class Phase(enum.Enum):
     READY = "ready"
 
 
-@dataclass
 class Plan:
-    effects: list[Effect] = field(default_factory=list)
-    waits: dict[str, tuple[Phase, str]] = field(default_factory=dict)
-    """Requester -> how far it is, and what it waits for, in a sentence."""
-    look_at: float = math.inf
-
-
-_NONE = Try(busy=False)
-_QUERIES = 8
-_QUERY_S = 1.0
-MakePool = Callable[[str], Mapping[str, Any]]
-"""A node's name -> the pod of its pool."""
-
-
-class Planner:
-    """One plan in the making."""
-
-    def __init__(self, place: Place, settings: Settings, make_pool: MakePool, kind: str, now: float) -> None:
+    def __init__(self, place: Place, settings: Settings, now: float) -> None:
         self.place, self.view, self.settings, self.now = place, View(place), settings, now
-        self.make_pool, self.kind = make_pool, kind
-        self.plan = Plan()
+        self.effects: list[Effect] = []
+        self.waits: dict[str, tuple[Phase, str]] = {}
+        """Requester -> how far it is, and what it waits for, in a sentence."""
+        self.look_at = math.inf
         self.bindings = {s.uid: dict[str, str]() for s in self.view.running}
         """As they are to be."""
         self.ending: set[str] = set()
@@ -61,7 +49,7 @@ class Planner:
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
-    def make(self) -> Plan:
+    def make(self) -> None:
         place = self.place
         for uid, (server, instance) in self.view.bound.items():
             self.bindings[server.uid][instance] = uid
@@ -70,71 +58,72 @@ class Planner:
         for requester in place.requesters.values():
             self._unready(requester)
         for requester in self.view.live:
-            phase, sentence = self._serve(requester)
-            self.plan.waits[requester.uid] = phase, sentence
-        for requester in place.requesters.values():
-            if requester.wrong:
-                self.plan.waits[requester.uid] = Phase.REFUSED, requester.wrong
-                self._say(requester, "Refused", requester.wrong, warning=True)
-        if self.settings.every_node and place.node is not None and place.node.usable and self.view.pool is None:
-            self._do(Create(place.name, "", dict(self.make_pool(place.name))))
+            self.waits[requester.uid] = self._serve(requester)
+        every_node = self.settings.taint and self.settings.mode is Mode.SWAP
+        if every_node and place.node is not None and place.node.usable and self.view.pool is None:
+            self._do(self._pool_pod())
         for seen in self.view.instances:
             self._rest(seen)
         for server in place.servers.values():
             self._keep(server)
         self._mark()
-        return self.plan
 
     # -- doing -----------------------------------------------------------------------------------------------------
 
     def _do(self, effect: Effect) -> bool:
         """Once at a time, and not before its pause is over. False: it has to wait."""
-        known = self.place.tries.get(key(effect))
-        if known is not None and (known.busy or known.until > self.now):
+        known = self._tried(effect)
+        if known.busy or known.until > self.now:
             self._look_at(known.until if not known.busy else math.inf)
             return False
-        self.plan.effects.append(effect)
+        self.effects.append(effect)
         return True
 
+    def _tried(self, effect: Effect) -> Try:
+        return self.place.tries.get(key(effect), _NONE)
+
     def _look_at(self, when: float) -> None:
-        self.plan.look_at = min(self.plan.look_at, when)
+        self.look_at = min(self.look_at, when)
 
-    def _say(self, pod: Requester | Server, reason: str, sentence: str, *, warning: bool = False) -> None:
-        effect = Say(pod, reason, sentence, warning)
-        if key(effect) not in self.place.tries:
-            self.plan.effects.append(effect)
+    def _say(self, pod: Pod, reason: str, sentence: str, *, warning: bool = False) -> None:
+        """Once: what was said is held back for ever."""
+        self._do(Say(pod, reason, sentence, warning))
 
-    def _said(self, requester: Requester, effect: Effect) -> str:
+    def _do_for(self, requester: Requester, effect: Effect, reason: str = "", says: str = "") -> str:
         """Why it failed when it was tried last, which its requester is told; empty if it didn't."""
-        known = self.place.tries.get(key(effect), _NONE)
-        why = known.why
-        if why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
-            self._say(requester, "Failed", why, warning=True)
-        return why
+        if self._do(effect) and says:
+            self._say(requester, reason, says)
+        known = self._tried(effect)
+        if known.why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
+            self._say(requester, "Failed", known.why, warning=True)
+        return known.why
+
+    def _refuse(self, requester: Requester, why: str) -> tuple[Phase, str]:
+        self._say(requester, "Refused", why, warning=True)
+        return Phase.REFUSED, why
 
     # -- one requester ---------------------------------------------------------------------------------------------
 
     def _unready(self, requester: Requester) -> None:
         """Rule 8: before anything else, one whose binding has ended is told so."""
         last = self.place.relayed.get(requester.uid)
-        bound = requester.uid in self.view.bound
-        if not bound and requester.running and last != () and (last is not None or requester.ready):
-            relay = Relay(requester, ())
+        if requester.uid not in self.view.bound and requester.running and (last[0] if last else requester.ready):
+            relay = Relay(requester, None)
             self._do(relay)
-            if not self.place.tries.get(key(relay), _NONE).failures:
+            if not self._tried(relay).failures:
                 self.ending.add(requester.marks.get(names.INSTANCE, ""))
 
     def _serve(self, requester: Requester) -> tuple[Phase, str]:
-        place = self.place
+        place, view = self.place, self.view
+        if requester.ask is None:
+            return self._refuse(requester, requester.wrong)
         if not requester.running or not requester.ip:
             return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
         if requester.uid not in place.accelerators:
-            query = Query(requester)
-            self._do(query)
-            why = self._said(requester, query)
+            why = self._do_for(requester, Query(requester))
             return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
         late = place.since[requester.uid] + self.settings.bound_s
-        found = self.view.bound.get(requester.uid)
+        found = view.bound.get(requester.uid)
         phase, sentence = self._drive(requester, *found) if found else self._bind(requester)
         if phase is not Phase.READY:
             self._look_at(late if late > self.now else math.inf)
@@ -145,33 +134,31 @@ class Planner:
 
     def _bind(self, requester: Requester) -> tuple[Phase, str]:
         """Rules 1 to 7: finds an instance, or room for one, and promises it."""
-        place, settings = self.place, self.settings
+        place, swaps = self.place, self.settings.mode is Mode.SWAP
         accelerators = place.accelerators[requester.uid]
-        blocked = self._blocked()
-        if blocked:
+        if blocked := self._blocked():
             return Phase.WAITING, blocked
         other = next((uid for a in accelerators if (uid := self.promised.get(a, requester.uid)) != requester.uid), "")
         if other:
             name = place.requesters[other].name
             return Phase.WAITING, f"{name} is served on {', '.join(accelerators)}, which were given to both"
         instance = self.view.wished(requester.uid)
-        for accelerator in accelerators:
-            self.promised[accelerator] = requester.uid
-        waits = self._quiet(accelerators, instance)
-        if waits:
+        self.promised |= dict.fromkeys(accelerators, requester.uid)
+        if waits := self._quiet(accelerators, instance):
             return Phase.WAITING, waits
         seen = self.view.find(instance)
         if seen is not None and (seen.server.leaving or seen.it.state in (State.STOPPING, State.DRAINING)):
             return Phase.WAITING, f"instance {instance} in server pod {seen.server.name} is {seen.it.state.value}"
-        server = seen.server if seen is not None else self.view.pool if settings.mode is Mode.SWAP else None
-        if settings.mode is Mode.SWAP and server is None:
-            return self._make_pool(requester)
-        if seen is None or seen.it.state is not State.AWAKE:
-            missing = self._room(requester, seen)
-            if missing:
-                return Phase.WAITING, missing
+        server = seen.server if seen is not None else self.view.pool if swaps else None
+        if swaps and server is None:
+            return self._create(requester, self._pool_pod())
+        asleep = seen is None or seen.it.state is not State.AWAKE
+        if asleep and (missing := self._room(requester, seen)):
+            return Phase.WAITING, missing
         if server is None:
-            return self._make_single(requester, instance)
+            create = self._single_pod(requester, instance)
+            says = f"server pod {create.body['metadata']['name']} is made for it, with instance {instance}"
+            return self._create(requester, create, says)
         self.bindings[server.uid][instance] = requester.uid
         self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}"
@@ -183,9 +170,7 @@ class Planner:
             return f"node {self.place.name} isn't there"
         if not node.usable:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
-        if not node.ready:
-            return f"node {node.name} isn't ready"
-        return self.view.silent
+        return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
     def _quiet(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: a sentence about who still holds one of these accelerators; empty when none does."""
@@ -203,27 +188,26 @@ class Planner:
         if seen.server.pool:
             self._do(Order("delete", seen.server, seen.it.id))
         elif not seen.server.leaving:
-            self._do(PodOrder("delete-pod", seen.server))
+            self._do(Order("delete-pod", seen.server))
 
     def _room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room."""
-        place, settings = self.place, self.settings
-        memory, needs = self.view.memory, self.view.needs(requester, seen)
+        memory, most = self.view.memory, self.settings.sleepers_bytes
         if not memory:
             return self._measured_room(requester, seen)
-        instance = seen.it.id if seen is not None else self.view.wished(requester.uid)
-        sleepers = self.view.sleepers(instance)
-        short: dict[str, int] = {}
-        for name in place.accelerators[requester.uid]:
+        needs, short = self.view.needs(requester, seen), dict[str, int]()
+        for name, count in needs.items():
             if name not in memory:
-                return f"the ledger of {place.name} knows no accelerator {name}; it has {', '.join(sorted(memory))}"
-            if needs[name] > memory[name].total:
-                has = f"{name} has {size(memory[name].total)}"
-                return f"it needs {size(needs[name])} and can never fit: {has}"
-            short[name] = max(needs[name] - memory[name].free, 0)
-            if seen is None and settings.sleepers_bytes is not None:
-                short[name] = max(short[name], self.view.asleep_bytes(name) - settings.sleepers_bytes)
-        going = victims.enough(sleepers, short)
+                return (
+                    f"the ledger of {self.place.name} knows no accelerator {name}; it has {', '.join(sorted(memory))}"
+                )
+            if count > memory[name].total:
+                return f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}"
+            short[name] = max(count - memory[name].free, 0)
+            if seen is None and most is not None:
+                asleep = (s.it.asleep_bytes for s in self.view.instances if s.it.state is State.ASLEEP)
+                short[name] = max(short[name], sum(each.get(name, 0) for each in asleep) - most)
+        going = victims.enough(self.view.sleepers(self.view.wished(requester.uid)), short)
         if going is None:
             name = max(short, key=lambda each: short[each])
             m = memory[name]
@@ -240,17 +224,14 @@ class Planner:
         place, settings = self.place, self.settings
         if seen is not None or settings.sleepers_bytes is None or settings.mode is Mode.DIRECT:
             return ""
-        accelerators = place.accelerators[requester.uid]
         over = []
-        for name in accelerators:
+        for name in place.accelerators[requester.uid]:
             used, at = place.used.get(name, (0, -math.inf))
             due = place.slept.get(name, -math.inf) + settings.measured_after_s
             if name not in place.used or at < due:
                 self._query_again(requester, due)
-            if name not in place.used:
-                return f"the memory in use on {name} hasn't been measured yet"
-            if at < due:
-                return f"the memory in use on {name} hasn't been measured since an instance there went to sleep"
+                since = " since an instance there went to sleep" if name in place.used else " yet"
+                return f"the memory in use on {name} hasn't been measured{since}"
             if used > settings.sleepers_bytes:
                 over.append(name)
         going = victims.cover(self.view.sleepers(self.view.wished(requester.uid)), frozenset(over))
@@ -266,93 +247,81 @@ class Planner:
         else:
             self._do(Query(requester))
 
-    def _evict(self, going: list[victims.Sleeper]) -> str:
-        for sleeper in going:
-            seen = self.view.find(sleeper.name)
-            assert seen is not None
+    def _evict(self, going: Iterable[Instance]) -> str:
+        ids = {sleeper.id for sleeper in going}
+        for seen in (seen for seen in self.view.instances if seen.it.id in ids):
             self._end(seen)
-            self._say(seen.server, "Evicted", f"instance {sleeper.name}, which sleeps, goes: its memory is needed")
-        return f"sleeping instances go first: {', '.join(s.name for s in going)}" if going else ""
+            self._say(seen.server, "Evicted", f"instance {seen.it.id}, which sleeps, goes: its memory is needed")
+        return f"sleeping instances go first: {', '.join(sorted(ids))}" if ids else ""
 
-    def _make_pool(self, requester: Requester) -> tuple[Phase, str]:
-        body = dict(self.make_pool(self.place.name))
-        create = Create(self.place.name, "", body)
-        self._do(create)
-        why = self._said(requester, create)
-        return Phase.LAUNCHING, why or f"server pod {body['metadata']['name']} is being made"
+    def _create(self, requester: Requester, create: Create, says: str = "") -> tuple[Phase, str]:
+        why = self._do_for(requester, create, "Launching", says)
+        return Phase.LAUNCHING, why or f"server pod {create.body['metadata']['name']} is being made"
 
-    def _make_single(self, requester: Requester, instance: str) -> tuple[Phase, str]:
+    def _pool_pod(self) -> Create:
+        node, it = self.place.name, self.settings
+        name = names.server_name(node, ())
+        return Create(node, "", building.pool(it.template, node, name, it.resource, it.taint))
+
+    def _single_pod(self, requester: Requester, instance: str) -> Create:
         """Rules 4 and 5: the pod comes with its binding."""
         assert requester.ask is not None
-        accelerators = self.place.accelerators[requester.uid]
+        node, accelerators = self.place.name, self.place.accelerators[requester.uid]
         direct = self.settings.mode is Mode.DIRECT
-        more = "" if direct else instance[1:]
-        name = names.server_name(self.place.name, accelerators, more)
-        body = building.single(requester.ask, instance, self.place.name, accelerators, name, self.kind)
-        annotations = {**body["metadata"]["annotations"], names.BINDINGS: json.dumps({instance: requester.uid})}
-        meta = {**body["metadata"], "annotations": annotations}
+        name = names.server_name(node, accelerators, "" if direct else instance[1:])
+        body = building.single(requester.ask, instance, node, accelerators, name, self.settings.resource)
+        body["metadata"]["annotations"][names.BINDINGS] = json.dumps({instance: requester.uid})
         if direct:  # it goes with its requester, even when no controller is there
-            meta["ownerReferences"] = [_owner(requester)]
-        body = {**body, "metadata": meta}
-        create = Create(self.place.name, requester.namespace, body)
-        if self._do(create):
-            self._say(requester, "Launching", f"server pod {name} is made for it, with instance {instance}")
-        return Phase.LAUNCHING, self._said(requester, create) or f"server pod {name} is being made"
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": requester.name, "uid": requester.uid}
+            body["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+        return Create(node, requester.namespace, body)
 
     def _drive(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         """Rules 5, 7, 8 and 10: what its instance needs next."""
         seen = self.view.find(instance)
         if seen is None:
             return self._launch(requester, server, instance)
-        it = seen.it
-        where = f"instance {instance} in server pod {server.name}"
+        it, where = seen.it, f"instance {instance} in server pod {server.name}"
+        wake = Order("wake", server, instance)
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
         if it.state in REST:
-            quiet = self._quiet(it.accelerators, instance)
-            missing = quiet or self._room(requester, seen)
-            if missing:
+            if missing := self._quiet(it.accelerators, instance) or self._room(requester, seen):
                 return Phase.WAITING, missing
-            wake = Order("wake", server, instance)
-            if self._do(wake) and it.state is not State.OFF:
-                self._say(requester, "Waking", f"{where} is waked for it")
-            phase = Phase.LAUNCHING if it.state is State.OFF else Phase.WAKING
-            return phase, self._said(requester, wake) or f"{where} is being waked"
+            phase, says = Phase.LAUNCHING, ""
+            if it.state is State.ASLEEP:
+                phase, says = Phase.WAKING, f"{where} is waked for it"
+            return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
         if it.state is State.FAILED:
             return self._again(requester, seen)
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
-        before = self.place.tries.get(("wake", server.uid, instance), _NONE).why
-        return phase, f"{where} is {it.state.value}: {it.why or before}".removesuffix(": ")
+        return phase, f"{where} is {it.state.value}: {it.why or self._tried(wake).why}".removesuffix(": ")
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
         if not server.running or server.uid not in self.place.told:
-            return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet" + (f": {server.why}" * bool(server.why))
-        failed = self.place.tries.get(("wake", server.uid, instance), _NONE)
+            return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet: {server.why}".removesuffix(": ")
+        failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again
             self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
         accelerators = self.place.accelerators[requester.uid]
-        missing = self._quiet(accelerators, instance) or self._room(requester, None)
-        if missing:
+        if missing := self._quiet(accelerators, instance) or self._room(requester, None):
             return Phase.WAITING, missing
         try:
-            entry = building.launch(requester.ask, instance, accelerators)
+            launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
         except BadPatch as error:
-            self._say(requester, "Refused", str(error), warning=True)
-            return Phase.REFUSED, str(error)
-        launch = Launch(server, instance, entry)
-        if self._do(launch):
-            self._say(requester, "Launching", f"instance {instance} is launched for it in server pod {server.name}")
-        return Phase.LAUNCHING, self._said(requester, launch) or f"instance {instance} is being launched"
+            return self._refuse(requester, str(error))
+        says = f"instance {instance} is launched for it in server pod {server.name}"
+        why = self._do_for(requester, launch, "Launching", says)
+        return Phase.LAUNCHING, why or f"instance {instance} is being launched"
 
     def _again(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         """Rule 10: what failed is said, and tried again: waked at first, then made anew."""
-        it, server = seen.it, seen.server
-        sentence = f"instance {it.id} failed: {it.why or 'its server pod says no more'}"
+        sentence = f"instance {seen.it.id} failed: {seen.it.why or 'its server pod says no more'}"
         self._say(requester, "Failed", sentence, warning=True)
-        wake = Order("wake", server, it.id)
-        if server.pool and self.place.tries.get(key(wake), _NONE).failures < self.settings.tries:
+        wake = Order("wake", seen.server, seen.it.id)
+        if seen.server.pool and self._tried(wake).failures < self.settings.tries:
             self._do(wake)
         else:
             self._end(seen)
@@ -360,18 +329,16 @@ class Planner:
 
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         server, it = seen.server, seen.it
+        host = f"[{server.ip}]" if ":" in server.ip else server.ip
         if server.pool:
             if not it.port:
                 return Phase.WAKING, f"instance {it.id} is awake, and server pod {server.name} gives it no port yet"
-            base = f"http://{_host(server.ip)}:{server.port}/failover/models"
-            target = (f"{base}/{it.id}/ready", f"{base}?watch=1", server.ip, str(it.port), str(requester.restarts))
+            models = f"http://{host}:{server.port}/failover/models"
+            target = Target(f"{models}/{it.id}/ready", f"{models}?watch=1", server.ip, it.port)
         else:
-            probe, path = server.probe
-            target = (f"http://{_host(server.ip)}:{probe}{path}", "", server.ip, "0", str(requester.restarts))
-        if self.place.relayed.get(requester.uid) != target:
-            relay = Relay(requester, target)
-            self._do(relay)
-            why = self._said(requester, relay)
+            target = Target(f"http://{host}:{server.probe[0]}{server.probe[1]}", "", server.ip)
+        if self.place.relayed.get(requester.uid) != (target, requester.restarts):
+            why = self._do_for(requester, Relay(requester, target))
             return Phase.WAKING, why or f"it is being told that instance {it.id} is awake"
         return Phase.READY, f"instance {it.id} in server pod {server.name} is awake"
 
@@ -380,7 +347,7 @@ class Planner:
     def _rest(self, seen: Seen) -> None:
         """Rule 9: what is promised to none doesn't stay awake."""
         it, server = seen.it, seen.server
-        if it.id in self.bindings.get(server.uid, {}) or server.leaving or it.id in self.ending:
+        if it.id in self.bindings[server.uid] or server.leaving or it.id in self.ending:
             return
         if self.settings.mode is Mode.DIRECT or it.state is State.FAILED:
             self._end(seen)
@@ -392,69 +359,53 @@ class Planner:
 
     def _keep(self, server: Server) -> None:
         """Rule 11: a server pod that has ended goes, and nothing of it before it has."""
-        gone = self.place.gone_since
-        node_gone = gone is not None and self.now >= gone + self.settings.node_gone_s
-        if gone is not None and not node_gone:
-            self._look_at(gone + self.settings.node_gone_s)
-        if server.ended or node_gone:
-            if not server.leaving:
-                self._say(server, "Ended", server.why or "its containers have ended", warning=True)
-                self._do(PodOrder("delete-pod", server))
-            elif server.held:
-                self._do(PodOrder("release", server))
+        gone_at = math.inf if self.place.gone_since is None else self.place.gone_since + self.settings.node_gone_s
+        if not server.ended and self.now < gone_at:
+            self._look_at(gone_at)
+        elif not server.leaving:
+            self._say(server, "Ended", server.why or "its containers have ended", warning=True)
+            self._do(Order("delete-pod", server))
+        elif server.held:
+            self._do(Order("release", server))
 
     # -- marks -----------------------------------------------------------------------------------------------------
 
     def _mark(self) -> None:
         """Rules 4 and 12."""
-        bound = self.view.bound
         for requester in self.place.requesters.values():
-            if requester.leaving:
-                continue
-            where = bound.get(requester.uid)
-            phase, sentence = self.plan.waits.get(requester.uid, (Phase.STARTING, ""))
-            status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
-            accelerators = self.place.accelerators.get(requester.uid)
-            annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
-            if accelerators is not None:
-                annotations[names.ACCELERATORS] = ",".join(accelerators)
-            if requester.old:
-                annotations[names.OLD_ADDRESS] = where[0].ip if where and phase is Phase.READY else None
-            labels = {names.DUAL: where[0].name if where else None, names.INSTANCE: where[1] if where else None}
-            self._mark_pod(requester, labels, annotations)
+            if not requester.leaving:
+                self._mark_requester(requester)
         for server in self.view.running:
             self._mark_server(server)
 
+    def _mark_requester(self, requester: Requester) -> None:
+        server, instance = self.view.bound.get(requester.uid, (None, None))
+        phase, sentence = self.waits.get(requester.uid, (Phase.STARTING, ""))
+        status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
+        annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
+        if requester.uid in self.place.accelerators:
+            annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
+        if requester.old:
+            annotations[names.OLD_ADDRESS] = server.ip if server and phase is Phase.READY else None
+        self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
+
     def _mark_server(self, server: Server) -> None:
-        wanted = self.bindings[server.uid]
-        known = {uid: r.name for uid, r in self.place.requesters.items()}
-        duals = sorted({known[uid] for uid in wanted.values() if uid in known})
-        told = self.place.told.get(server.uid)
+        wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)
+        duals = sorted({r.name for uid, r in self.place.requesters.items() if uid in wanted.values()})
         labels: dict[str, str | None] = {names.DUAL: duals[0] if len(duals) == 1 else None}
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
-        if told is not None and not server.pool:
-            sleeps = all(it.state is State.ASLEEP for it in told.instances.values())
-            annotations[names.ASLEEP_SINCE] = server.marks.get(names.ASLEEP_SINCE, repr(self.now)) if sleeps else None
         if told is not None:
-            states = [it.state for it in told.instances.values()]
-            labels[names.SLEEPING] = "true" if states and all(state is State.ASLEEP for state in states) else "false"
-            if told.memory and server.pool:
+            sleeps = bool(told.instances) and all(it.state is State.ASLEEP for it in told.instances.values())
+            labels[names.SLEEPING] = "true" if sleeps else "false"
+            if not server.pool:
+                since = server.marks.get(names.ASLEEP_SINCE, repr(self.now))
+                annotations[names.ASLEEP_SINCE] = since if sleeps else None
+            elif told.memory:
                 annotations[names.ACCELERATORS] = ",".join(sorted(told.memory))
         self._mark_pod(server, labels, annotations)
 
-    def _mark_pod(
-        self, pod: Requester | Server, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
-    ) -> None:
+    def _mark_pod(self, pod: Pod, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
         new_labels = {key: value for key, value in labels.items() if pod.marks.get(key) != value}
         new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
         if new_labels or new:
-            self._do(MarkPod(pod, new_labels, new))
-
-
-def _owner(requester: Requester) -> dict[str, Any]:
-    kind = {"apiVersion": "v1", "kind": "Pod", "controller": True}
-    return {**kind, "name": requester.name, "uid": requester.uid}
-
-
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
+            self._do(Mark(pod, new_labels, new))

@@ -7,23 +7,19 @@ What a server pod is made of stands in `building.py`.
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dual_pods.rules import building, names
 from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.strategic import BadPatch
-from pool.entries import State
+from pool.entries import DeviceShown, ModelShown
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
+_MAKING = "ContainerCreating"
 _OVER = ("Succeeded", "Failed")
-
-
-def ours(pod: Object) -> dict[str, str]:
-    meta = pod["metadata"]
-    both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    return {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
 
 
 def is_server(pod: Object) -> bool:
@@ -36,8 +32,21 @@ def is_requester(pod: Object) -> bool:
     return wanted is not None and not is_server(pod) and names.said(annotations, names.ROLE) != "runner"
 
 
+def _condition(status: Object, kind: str) -> Object:
+    """Empty where it isn't there."""
+    return next((c for c in status.get("conditions") or () if c["type"] == kind), {})
+
+
 def timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+def _of_any(pod: Object) -> dict[str, Any]:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    marks = {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
+    its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
+    return {**its, "ip": status.get("podIP") or "", "marks": marks}
 
 
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
@@ -46,7 +55,7 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     annotations = meta.get("annotations") or {}
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
     states = [c for c in status.get("containerStatuses") or () if c["name"] == names.CONTAINER]
-    unplaced = [c for c in status.get("conditions") or () if c["type"] == "PodScheduled" and c["status"] == "False"]
+    placed = _condition(status, "PodScheduled")
     wanted, wrong, port = None, "", names.ADMIN_PORT
     try:
         if names.said(annotations, names.SERVER_PATCH) is None:
@@ -60,23 +69,18 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:  # a value of another kind
         wrong = f"its {names.SERVER_PATCH} or {names.MODEL} isn't understood: {type(error).__name__}: {error}"[:500]
     return Requester(
-        uid=meta["uid"],
-        name=meta["name"],
-        namespace=meta["namespace"],
+        **_of_any(pod),
         node=spec.get("nodeName") or "",
-        ip=status.get("podIP") or "",
         running=any("running" in (state.get("state") or {}) for state in states),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
-        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
+        ready=_condition(status, "Ready").get("status") == "True",
         restarts=sum(state.get("restartCount") or 0 for state in states),
         ask=wanted,
         wrong=wrong,
         admin_port=port,
         old=any(key.startswith(names.OLD_PREFIX) for key in annotations),
-        why=next((f"no node was found for it: {c.get('message', '')}" for c in unplaced), ""),
+        why=f"no node was found for it: {placed.get('message', '')}" if placed.get("status") == "False" else "",
         created=timestamp(meta["creationTimestamp"]),
-        version=meta["resourceVersion"],
-        marks=ours(pod),
     )
 
 
@@ -84,129 +88,112 @@ def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
     text = names.said(annotations, names.ADMIN_PORT_NAME) or str(names.ADMIN_PORT)
     named = {p.get("name"): p["containerPort"] for p in container.get("ports") or ()}
     port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else named.get(text, 0)
-    if not 0 < port < 65536:
-        raise BadPatch(
-            f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it"
-        )
-    return port
+    if 0 < port < 65536:
+        return port
+    raise BadPatch(f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it")
 
 
 def server(pod: Object) -> Server:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    marks = ours(pod)
+    its = _of_any(pod)
+    marks = its["marks"]
     states = [c.get("state") or {} for c in status.get("containerStatuses") or ()]
     every = [*states, *(c.get("state") or {} for c in status.get("initContainerStatuses") or ())]
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
     terminated = leaving and bool(states) and all("terminated" in state for state in every)
     never_placed = leaving and not spec.get("nodeName")
-    waiting = [s["waiting"] for s in states if "waiting" in s]
-    words = [f"{w.get('reason', '')} {w.get('message', '')}".strip() for w in waiting if w.get("reason") != _MAKING]
+    waiting = [w for w in (s.get("waiting") or {} for s in states) if w.get("reason", _MAKING) != _MAKING]
+    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
+    placed = _condition(status, "PodScheduled")
+    words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
     except BadPatch:  # of a stranger's making
         port, probe = building.DEFAULT_PORT, (building.DEFAULT_PORT, "/health")
-    held = [c.get("message", "") for c in status.get("conditions") or () if c.get("reason") == "Unschedulable"]
     return Server(
-        uid=meta["uid"],
-        name=meta["name"],
-        namespace=meta["namespace"],
+        **its,
         node=building.pinned_to(spec) or spec.get("nodeName") or "",
-        ip=status.get("podIP") or "",
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
         running=bool(states) and all("running" in state for state in states),
         leaving=leaving,
         ended=status.get("phase") in _OVER or terminated or never_placed,
-        why="; ".join([*words, *held])[:500],
+        why="; ".join(words)[:500],
         held=names.FINALIZER in (meta.get("finalizers") or ()),
-        version=meta["resourceVersion"],
-        marks=marks,
         port=port,
         probe=probe,
-        bindings=_bindings(marks.get(names.BINDINGS, "{}")),
+        bindings=_written(marks.get(names.BINDINGS), dict[str, str], {}),
+        asleep_since=_written(marks.get(names.ASLEEP_SINCE), float, 0.0),
     )
 
 
-_MAKING = "ContainerCreating"
-
-
-def _bindings(text: str) -> dict[str, str]:
+def _written(text: str | None, kind: type[T], otherwise: T) -> T:
     """What a stranger has written there counts for nothing."""
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return otherwise if text is None else msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError:
-        return {}
+        return otherwise
 
 
 def node(value: Object, taint: str, kind_label: str) -> Node:
-    spec, status = value.get("spec") or {}, value.get("status") or {}
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
-    usable = not taint or any(t.get("key") == taint for t in spec.get("taints") or ())
-    return Node(value["metadata"]["name"], ready, usable, (value["metadata"].get("labels") or {}).get(kind_label, ""))
+    meta, taints = value["metadata"], (value.get("spec") or {}).get("taints") or ()
+    ready = _condition(value.get("status") or {}, "Ready").get("status") == "True"
+    usable = not taint or any(t.get("key") == taint for t in taints)
+    return Node(meta["uid"], meta["name"], ready, usable, (meta.get("labels") or {}).get(kind_label, ""))
 
 
 # -- what a pool says --------------------------------------------------------------------------------------------------
 
 
-class _Model(msgspec.Struct, frozen=True):
-    name: str
-    state: State
-    why: str = ""
-    devices: list[str] = []
-    bytes: dict[str, int] = {}
-    asleep_bytes: dict[str, int] = {}
-    last_used: str | None = None
-
-
-class _Device(msgspec.Struct, frozen=True):
-    uuid: str
-    total: int | None = None
-    """None, as for `free`: no reader can tell."""
-    free: int | None = None
-    leased: int = 0
-
-
 class _Pool(msgspec.Struct, frozen=True):
-    models: list[_Model] = []
-    devices: list[_Device] = []
+    models: list[ModelShown] = []
+    devices: list[DeviceShown] = []
     ports: dict[str, int] = {}
 
 
 class BadAnswer(Exception):
-    """A server pod says something that isn't understood."""
+    """A server pod or a requester says something that isn't understood."""
 
 
 def told(body: bytes) -> Told:
-    try:
-        pool = msgspec.json.decode(body, type=_Pool)
-        instances = [
-            Instance(
-                m.name,
-                m.state,
-                frozenset(m.devices),
-                m.why,
-                m.bytes,
-                m.asleep_bytes,
-                timestamp(m.last_used) if m.last_used else 0.0,
-                pool.ports.get(m.name, 0),
-            )
-            for m in pool.models
-        ]
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise BadAnswer(f"it isn't understood: {error}") from None
+    instances = {}
+    pool = _decoded(body, _Pool)
+    for m in pool.models:
+        try:
+            used = timestamp(m.last_used) if m.last_used else 0.0
+        except ValueError as error:
+            raise BadAnswer(f"it isn't understood: {error}") from None
+        more = m.why, m.bytes, m.asleep_bytes, used, pool.ports.get(m.name, 0)
+        instances[m.name] = Instance(m.name, m.state, frozenset(m.devices), *more)
     known = [d for d in pool.devices if d.total is not None and d.free is not None]
-    memory = {d.uuid: Memory(d.total or 0, d.free or 0, d.leased) for d in known}
-    return Told({instance.id: instance for instance in instances}, memory)
+    return Told(instances, {d.uuid: Memory(d.total or 0, d.free or 0, d.leased) for d in known})
 
 
 def accelerators(body: bytes) -> tuple[str, ...]:
-    try:
-        found = msgspec.json.decode(body, type=list[str])
-    except msgspec.MsgspecError as error:
-        raise BadAnswer(f"it isn't understood: {error}") from None
+    found = _decoded(body, list[str])
     if not found or not all(name and len(name) <= 128 and name.isprintable() and "," not in name for name in found):
         raise BadAnswer(f"it names no accelerators: {json.dumps(found)[:200]}")
     return tuple(sorted(set(found)))
+
+
+def memory(body: bytes) -> dict[str, int]:
+    """Bytes in use: FMA's requester says MiB."""
+    return {name: mib << 20 for name, mib in _decoded(body, dict[str, int]).items()}
+
+
+def is_sleeping(body: bytes) -> bool:
+    """vLLM's answer to `/is_sleeping`; whatever else is said there, it isn't."""
+    try:
+        return _decoded(body, dict[str, bool]).get("is_sleeping", False)
+    except BadAnswer:
+        return False
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadAnswer(f"it isn't understood: {error}") from None

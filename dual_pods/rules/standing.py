@@ -1,15 +1,16 @@
 """A requester's machine: whether it is ready, and where its ports lead. Pure.
 
-1. It is unready until the controller says where its instance is (`Bound`) and that instance has answered.
+1. It is unready until the controller says where its instance is (`bound`) and that instance has answered.
 2. Bound, it asks the instance: quickly at first, then seldom; where the instance can be watched, a change is told.
 3. It is unready at once when the binding ends. When the instance says no, or doesn't answer, or its watch ends, it is
    unless the instance says yes again within `PAUSE_S`: so long its pool's door keeps requests while a standby wakes.
 4. A binding without an address is FMA's: the controller itself says ready and unready.
 5. What an older controller says is refused: its token is less than one that was heard.
+6. Once its pod ends, it is unready whatever comes. Its binding is what the controller says, as before.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 QUICK_S, SLOW_S, MOST_QUICK_S = 0.02, 1.0, 0.5
 PAUSE_S = 1.0
@@ -17,12 +18,15 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True)
 class Target:
+    """Where the controller says that the instance is. All of it is missing where FMA's says it."""
+
     url: str = ""
     """Answers 200 once the instance is ready. Empty: the controller's word is enough."""
     watch: str = ""
     host: str = ""
     port: int = 0
     """Where the ports lead; 0: to the same port there."""
+    token: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -35,26 +39,31 @@ class Standing:
     ask_at: float = math.inf
     doubted_at: float = math.inf
     """Since when it is ready only if the instance says so again soon."""
+    ending: bool = False
 
-    def bound(self, target: Target, token: int, now: float) -> "Standing | None":
+    def bound(self, target: Target, now: float) -> "Standing | None":
         """None: refused, by rule 5."""
-        if token and token < self.token:
+        if target.token and target.token < self.token:
             return None
+        token = max(target.token, self.token)
+        if self.ending or (target == self.target and target.url):
+            return replace(self, token=token)
         if not target.url:
-            return Standing(target, True, max(token, self.token), "the controller says that it is ready")
-        if target == self.target:
-            return replace(self, token=max(token, self.token))
-        why = "its instance hasn't answered yet"
-        return Standing(target, False, max(token, self.token), why, QUICK_S, now)
+            return Standing(target, True, token, "the controller says that it is ready")
+        return Standing(target, False, token, "its instance hasn't answered yet", ask_at=now)
 
     def unbound(self, token: int) -> "Standing | None":
         if token and token < self.token:
             return None
-        return Standing(token=max(token, self.token), why="it isn't bound to an instance any more")
+        why = "it isn't bound to an instance any more"
+        return Standing(token=max(token, self.token), why=why, ending=self.ending)
+
+    def ends(self) -> "Standing":
+        return replace(self, ready=False, why="its pod ends", ask_at=math.inf, ending=True)
 
     def answered(self, target: Target, why: str, now: float) -> "Standing":
         """The instance was asked. `why`: why it isn't ready; empty if it is."""
-        if target != self.target:
+        if not self._follows(target):
             return self
         if not why:
             return replace(self, ready=True, why="", pause_s=QUICK_S, ask_at=now + SLOW_S, doubted_at=math.inf)
@@ -66,10 +75,13 @@ class Standing:
         return replace(self, ready=self.ready and now < since + PAUSE_S, why=why, doubted_at=since)
 
     def told(self, target: Target, now: float) -> "Standing":
-        """The watch has said something, or has ended: it is asked at once, and until then what was true may not be."""
-        return replace(self, ask_at=now) if target == self.target and target.url else self
+        """The watch has said something: the instance is asked at once."""
+        return replace(self, ask_at=now) if self._follows(target) else self
 
     def cut(self, target: Target, now: float) -> "Standing":
-        if target != self.target or not target.url:
+        if not self._follows(target):
             return self
         return replace(self._doubted("its server pod has ended the watch", now), ask_at=now)
+
+    def _follows(self, target: Target) -> bool:
+        return target == self.target and not self.ending

@@ -23,9 +23,7 @@ _KEYS = {
     "hostAliases": "ip",
     "schedulingGates": "name",
     "topologySpreadConstraints": "topologyKey",
-    "ownerReferences": "uid",
 }
-_PLAIN = {"finalizers"}
 _FIELD = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}")
 
 
@@ -93,8 +91,6 @@ def merged(old: Any, patch: Any) -> Any:
             found.pop(key, None)
         elif isinstance(value, list) and key in _KEYS:
             found[key] = _merged_list(key, found.get(key) or [], value)
-        elif isinstance(value, list) and key in _PLAIN:
-            found[key] = list(dict.fromkeys([*value, *(found.get(key) or [])]))
         else:
             found[key] = merged(found.get(key), value)
     return found

@@ -12,29 +12,20 @@ the least.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+
+from dual_pods.rules.facts import Instance
 
 EXACT = 16
-
-
-@dataclass(frozen=True)
-class Sleeper:
-    name: str
-    accelerators: frozenset[str]
-    last_used: float
-    bytes: Mapping[str, int]
-    """What it holds on each accelerator while it sleeps."""
-
-
 Cost = tuple[int, tuple[tuple[float, str], ...]]
 
 
-def cost(chosen: Sequence[Sleeper], short: frozenset[str]) -> Cost:
+def cost(chosen: Sequence[Instance], short: frozenset[str]) -> Cost:
     collateral = sum(len(sleeper.accelerators - short) for sleeper in chosen)
-    return collateral, tuple(sorted(((each.last_used, each.name) for each in chosen), reverse=True))
+    return collateral, tuple(sorted(((each.last_used, each.id) for each in chosen), reverse=True))
 
 
-def cover(sleepers: Sequence[Sleeper], short: frozenset[str]) -> list[Sleeper] | None:
+def cover(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance] | None:
     """The set that goes. None: no set covers them all."""
     useful = [sleeper for sleeper in sleepers if sleeper.accelerators & short]
     if not short <= frozenset().union(*(sleeper.accelerators for sleeper in useful)):
@@ -42,12 +33,12 @@ def cover(sleepers: Sequence[Sleeper], short: frozenset[str]) -> list[Sleeper] |
     return _exact(useful, short) if len(short) <= EXACT else _greedy(useful, short)
 
 
-def _exact(sleepers: Sequence[Sleeper], short: frozenset[str]) -> list[Sleeper]:
+def _exact(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]:
     """The best set for each part of the short ones that can be covered, one sleeper after the other. What is best for a
     part stays so with one sleeper more, so no other set needs to be kept.
     """
     bits = {name: 1 << number for number, name in enumerate(sorted(short))}
-    best: dict[int, tuple[Cost, list[Sleeper]]] = {0: (cost([], short), [])}
+    best: dict[int, tuple[Cost, list[Instance]]] = {0: (cost([], short), [])}
     for sleeper in sleepers:
         covers = sum(bits[name] for name in sleeper.accelerators & short)
         for part, (_, chosen) in list(best.items()):
@@ -60,40 +51,37 @@ def _exact(sleepers: Sequence[Sleeper], short: frozenset[str]) -> list[Sleeper]:
     return best[(1 << len(bits)) - 1][1]
 
 
-def _greedy(sleepers: Sequence[Sleeper], short: frozenset[str]) -> list[Sleeper]:
-    left, chosen = short, list[Sleeper]()
+def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]:
+    left, chosen = short, list[Instance]()
     while left:
         helpful = [sleeper for sleeper in sleepers if sleeper.accelerators & left]
         found = min(
             helpful,
-            key=lambda s: ((1 + len(s.accelerators - short)) / len(s.accelerators & left), s.last_used, s.name),
+            key=lambda s: ((1 + len(s.accelerators - short)) / len(s.accelerators & left), s.last_used, s.id),
         )
         chosen.append(found)
         left -= found.accelerators
     return chosen
 
 
-def enough(sleepers: Sequence[Sleeper], short: Mapping[str, int]) -> list[Sleeper] | None:
+def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Instance] | None:
     """So many rounds of covers that on each accelerator the bytes that are short come free. None: all of them aren't
     enough.
     """
-    left, kept, chosen = {name: count for name, count in short.items() if count > 0}, list(sleepers), list[Sleeper]()
-    while left:
-        holds = [s for s in kept if any(s.bytes.get(name, 0) > 0 for name in left)]
-        found = cover([_holding(sleeper, left) for sleeper in holds], frozenset(left))
+    left, kept, chosen = dict(short), list(sleepers), list[Instance]()
+    while left := {name: count for name, count in left.items() if count > 0}:
+        found = cover([_holding(sleeper, left) for sleeper in kept], frozenset(left))
         if found is None:
             return None
-        names = {sleeper.name for sleeper in found}
-        for sleeper in holds:
-            if sleeper.name in names:
-                chosen.append(sleeper)
-                kept.remove(sleeper)
-                left = {name: count - sleeper.bytes.get(name, 0) for name, count in left.items()}
-        left = {name: count for name, count in left.items() if count > 0}
+        names = {sleeper.id for sleeper in found}
+        going = [sleeper for sleeper in kept if sleeper.id in names]
+        kept = [sleeper for sleeper in kept if sleeper.id not in names]
+        left = {name: count - sum(s.asleep_bytes.get(name, 0) for s in going) for name, count in left.items()}
+        chosen += going
     return chosen
 
 
-def _holding(sleeper: Sleeper, left: Mapping[str, int]) -> Sleeper:
+def _holding(sleeper: Instance, left: Mapping[str, int]) -> Instance:
     """It covers only where it gives bytes back."""
-    empty = {name for name in sleeper.accelerators if name in left and not sleeper.bytes.get(name)}
-    return Sleeper(sleeper.name, sleeper.accelerators - empty, sleeper.last_used, sleeper.bytes)
+    empty = {name for name in left if not sleeper.asleep_bytes.get(name)}
+    return replace(sleeper, accelerators=sleeper.accelerators - empty)

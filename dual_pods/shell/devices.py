@@ -4,9 +4,7 @@ Said by a flag, or by what gave them to it: `CUDA_VISIBLE_DEVICES`, the device p
 what the driver shows in here, which is also how DRA gives them.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 
 _ALL = {"", "all", "none", "void"}
 
@@ -25,30 +23,22 @@ def names(said: str, environment: Mapping[str, str]) -> list[str]:
 
 def memory_mib() -> dict[str, int]:
     """What is in use on each, in MiB: what FMA's requester answers. Raises NoDevices."""
-    with _nvml() as nvml:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        if not handles:
-            raise NoDevices("no accelerator is visible in this container")
-        return {_text(nvml.nvmlDeviceGetUUID(h)): int(nvml.nvmlDeviceGetMemoryInfo(h).used) >> 20 for h in handles}
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-@contextmanager
-def _nvml() -> Iterator[Any]:
     try:
-        import pynvml
+        import pynvml as nvml
     except ImportError:
         raise NoDevices("the package nvidia-ml-py isn't installed, and no variable names accelerators") from None
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
         raise NoDevices(f"no driver is visible in this container: {error}") from None
     try:
-        yield pynvml
-    except pynvml.NVMLError as error:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        used = [int(nvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20 for handle in handles]
+    except nvml.NVMLError as error:
         raise NoDevices(f"the driver doesn't say: {error}") from None
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
+    if not handles:
+        raise NoDevices("no accelerator is visible in this container")
+    return {uuid.decode() if isinstance(uuid, bytes) else uuid: mib for uuid, mib in zip(uuids, used, strict=True)}

@@ -9,7 +9,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +17,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from sidecar.http.http_client import HttpClient, Unanswered
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
+from sidecar.wire import tcp
 
 Object = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -37,10 +39,6 @@ class Refused(Exception):
         self.code, self.reason = code, reason
 
 
-class NoCluster(Exception):
-    """A sentence: it isn't known where the API server is."""
-
-
 class Kube:
     def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
         self.url = url.rstrip("/")
@@ -53,15 +51,14 @@ class Kube:
 
     @classmethod
     def here(cls, url: str, token_file: Path | None, user_agent: str) -> "Kube":
-        """The cluster that this pod is in, where no other is named. Raises NoCluster."""
+        """The cluster that this pod is in, where no other is named. Raises CannotStart."""
         tls = None
         if not url:
             host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             if not host:
-                raise NoCluster(
-                    "this is no pod of a cluster (KUBERNETES_SERVICE_HOST isn't set); give --api-server URL"
-                )
-            url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+                why = "this is no pod of a cluster (KUBERNETES_SERVICE_HOST isn't set)"
+                raise CannotStart(f"{why}; give --api-server URL")
+            url = f"https://{tcp.named(host, int(port))}"
             token_file = token_file or ACCOUNT / "token"
         if url.startswith("https:"):
             authority = ACCOUNT / "ca.crt"
@@ -104,57 +101,50 @@ class Kube:
             raise Unanswered(f"{self.url}{path}: it answers with what is no object")
         return found
 
-    async def follow(
-        self,
-        path: str,
-        seen: Callable[[Object], None],
-        gone: Callable[[str], None],
-        listed: Callable[[], None],
-        log: Log,
-    ) -> None:
-        """For ever. `gone` gets a uid. `listed` is called once, when all that was there has been told."""
-        version, known, pause_s = "", set[str](), _PAUSE_S
-        first = True
+    async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
+        """For ever, what is `ADDED`, `MODIFIED` or `DELETED`; of what went unseen, the uid alone. Once all that was
+        there has been told: `LISTED`.
+        """
+        version, known, pause_s, listed = "", set[str](), _PAUSE_S, False
         while True:
             try:
                 if not version:
-                    version = await self._list(path, seen, gone, known)
-                    if first:
-                        listed()
-                    first = False
-                version = await self._watch(path, version, seen, gone, known)
+                    items, version = await self._list(path)
+                    there = {value["metadata"]["uid"] for value in items}
+                    for uid in known - there:
+                        yield "DELETED", {"metadata": {"uid": uid}}
+                    known = there
+                    for value in items:
+                        yield "ADDED", value
+                    if not listed:
+                        yield "LISTED", {}
+                    listed = True
+                async for kind, value in self._watch(path, version):
+                    version = str(value["metadata"]["resourceVersion"])
+                    if kind != "BOOKMARK":
+                        (known.discard if kind == "DELETED" else known.add)(value["metadata"]["uid"])
+                        yield kind, value
                 pause_s = _PAUSE_S
                 continue
             except (Refused, Unanswered) as error:
+                if version and isinstance(error, Refused) and error.code == 410:
+                    version = ""
+                    continue
                 self.trouble = f"{path} can't be followed: {error}"
                 log.warning("watch_ended", path=path, why=str(error))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
 
-    async def _list(
-        self, path: str, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
-    ) -> str:
+    async def _list(self, path: str) -> tuple[list[Object], str]:
         query, found = {"limit": str(_PAGE)}, list[Object]()
         while True:
             page = await self.ask("GET", path, query=query)
             found += page["items"]
-            more = page["metadata"].get("continue")
-            if not more:
-                break
-            query = {"limit": str(_PAGE), "continue": more}
-        there = {value["metadata"]["uid"] for value in found}
-        for uid in known - there:
-            gone(uid)
-        known.clear()
-        known |= there
-        for value in found:
-            seen(value)
-        return str(page["metadata"]["resourceVersion"])
+            query["continue"] = page["metadata"].get("continue", "")
+            if not query["continue"]:
+                return found, str(page["metadata"]["resourceVersion"])
 
-    async def _watch(
-        self, path: str, version: str, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
-    ) -> str:
-        """Returns the version to go on from; empty: to begin again with a list."""
+    async def _watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Object]]:
         query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query["timeoutSeconds"] = str(random.randint(WATCH_S, 2 * WATCH_S))
         url = f"{self.url}{path}?{urlencode(query)}"
@@ -164,31 +154,13 @@ class Kube:
             try:
                 async for line in lines:
                     if status != 200:
-                        if status == 410:
-                            return ""
                         raise Refused(status, "", line[:300].decode("utf-8", "replace"))
                     if not line.strip():
                         continue
-                    event: Object = msgspec.json.decode(line)
-                    value: Object = event["object"]
+                    event = msgspec.json.decode(line)
                     if event["type"] == "ERROR":
-                        if value.get("code") == 410:
-                            return ""
-                        raise Refused(value.get("code", 500), "", value.get("message", ""))
-                    version = self._told(event["type"], value, seen, gone, known)
+                        raise Refused(event["object"].get("code", 500), "", event["object"].get("message", ""))
+                    yield event["type"], event["object"]
             except Unanswered:  # it broke off: what was told was told
                 if time.monotonic() < began + _PAUSE_S:
                     await asyncio.sleep(_PAUSE_S)
-        return version
-
-    def _told(
-        self, kind: str, value: Object, seen: Callable[[Object], None], gone: Callable[[str], None], known: set[str]
-    ) -> str:
-        uid = value["metadata"].get("uid", "")
-        if kind == "DELETED":
-            known.discard(uid)
-            gone(uid)
-        elif kind in ("ADDED", "MODIFIED"):
-            known.add(uid)
-            seen(value)
-        return str(value["metadata"]["resourceVersion"])

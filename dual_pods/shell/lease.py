@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from dual_pods.shell.kube import Kube, Refused
+from dual_pods.shell.kube import REQUEST_S, Kube, Refused
 from sidecar.http.http_client import Unanswered
 from sidecar.terminal.logs import Log
 
@@ -17,8 +17,8 @@ from sidecar.terminal.logs import Log
 class Lease:
     def __init__(self, kube: Kube, namespace: str, name: str, me: str, duration_s: float, log: Log) -> None:
         self._kube, self._log, self._me = kube, log, me
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._name = name
+        self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path, self._name = f"{self._all}/{name}", name
         self._duration_s = duration_s
         self._seen: tuple[str, float] = ("", 0.0)
         """The version that was seen last, and since when."""
@@ -33,9 +33,8 @@ class Lease:
     async def acquire(self) -> None:
         """Returns when this one leads."""
         while True:
-            began = time.monotonic()
             try:
-                if await self._try(began):
+                if await self._try():
                     self._log.info("leads", token=self.token)
                     return
             except (Refused, Unanswered) as error:
@@ -47,9 +46,9 @@ class Lease:
         while self.leads:
             left_s = self.trusted_until - time.monotonic()
             await asyncio.sleep(min(self._duration_s / 3, max(left_s / 2, 0.01)))
-            began = time.monotonic()
+            left_s = self.trusted_until - time.monotonic()
             try:
-                if not await self._try(began, renews=True, timeout_s=max(self.trusted_until - began, 0.1)):
+                if not await self._try(renews=True, timeout_s=max(left_s, 0.1)):
                     self._log.warning("lease_lost", why="another controller has it")
                     break
             except (Refused, Unanswered) as error:
@@ -59,26 +58,26 @@ class Lease:
     async def release(self) -> None:
         """So that another one needn't wait."""
         try:
-            found = await self._kube.ask("GET", f"{self._path}/{self._name}")
+            found = await self._kube.ask("GET", self._path)
             if found["spec"].get("holderIdentity") == self._me:
                 found["spec"]["holderIdentity"] = ""
-                await self._kube.ask("PUT", f"{self._path}/{self._name}", found)
+                await self._kube.ask("PUT", self._path, found)
         except (Refused, Unanswered) as error:
             self._log.warning("lease", why=str(error))
         self.trusted_until = 0.0
 
-    async def _try(self, began: float, *, renews: bool = False, timeout_s: float = 10.0) -> bool:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    async def _try(self, *, renews: bool = False, timeout_s: float = REQUEST_S) -> bool:
+        began, now = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: dict[str, Any]
         try:
-            found = await self._kube.ask("GET", f"{self._path}/{self._name}", timeout_s=timeout_s)
+            found = await self._kube.ask("GET", self._path, timeout_s=timeout_s)
+            spec, version, write = found.get("spec") or {}, found["metadata"]["resourceVersion"], ("PUT", self._path)
         except Refused as refused:
             if refused.code != 404:
                 raise
+            found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             # A Lease that was deleted must not bring old tokens back, so they begin at the wall clock.
-            spec = self._spec(now, int(time.time()), now)
-            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
-            return self._have(await self._write("POST", self._path, {**body, "spec": spec}, timeout_s), began)
-        spec, version = found.get("spec") or {}, found["metadata"]["resourceVersion"]
+            spec, version, write = {"leaseTransitions": int(time.time())}, "", ("POST", self._all)
         mine = spec.get("holderIdentity") == self._me
         if version != self._seen[0]:
             self._seen = version, time.monotonic()
@@ -89,26 +88,15 @@ class Lease:
         if not mine and not free:
             return False
         token = spec.get("leaseTransitions", 0) + (0 if renews else 1)
-        found["spec"] = self._spec(now, token, spec.get("acquireTime", now) if renews else now)
-        return self._have(await self._write("PUT", f"{self._path}/{self._name}", found, timeout_s), began)
-
-    def _spec(self, now: str, token: int, acquired: str) -> dict[str, Any]:
-        duration = max(round(self._duration_s), 1)
-        holder = {"holderIdentity": self._me, "leaseDurationSeconds": duration, "leaseTransitions": token}
-        return {**holder, "acquireTime": acquired, "renewTime": now}
-
-    async def _write(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
-        """None: another one was first."""
+        times = {"acquireTime": spec.get("acquireTime", now) if renews else now, "renewTime": now}
+        holder = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1)}
+        found["spec"] = {**holder, "leaseTransitions": token, **times}
         try:
-            return await self._kube.ask(method, path, body, timeout_s=timeout_s)
+            lease = await self._kube.ask(*write, found, timeout_s=timeout_s)
         except Refused as refused:
             if refused.code != 409:
                 raise
-            return None
-
-    def _have(self, lease: Any, began: float) -> bool:
-        if lease is None:
-            return False
+            return False  # another one was first
         self._seen = lease["metadata"]["resourceVersion"], time.monotonic()
         self.token = lease["spec"]["leaseTransitions"]
         self.trusted_until = began + self._duration_s * 2 / 3

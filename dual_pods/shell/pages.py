@@ -1,16 +1,17 @@
 """What the controller shows: /live, /ready, /metrics, and /dual-pods, of which `dualctl status` is made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import View
 from dual_pods.rules.plan import Phase
 from dual_pods.shell import answering
-from dual_pods.shell.controller import Controller, Work
+from dual_pods.shell.controller import Controller
 from sidecar.http.http_exchange import Reply
-from sidecar.http.http_server import HttpServer
 
-_COUNTED = ("wakes", "launches", "sleeps", "deletions", "evictions", "failures")
 _READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -25,16 +26,12 @@ class Pages:
             ["by"], buckets=_READY_S, registry=self._registry,
         )  # fmt: skip
         self._registry.register(self)
-        self._pages: dict[str, Callable[[Reply], None]] = {
+        self.pages: dict[str, answering.Get] = {
             "/live": lambda reply: answering.say(reply, "alive"),
             "/ready": self._ready,
             "/metrics": self._metrics,
             "/dual-pods": lambda reply: answering.show(reply, state(controller)),
         }
-
-    async def serve(self, address: tuple[str, int]) -> HttpServer:
-        """Raises CannotListen."""
-        return await answering.serve(address, self._pages, {})
 
     def _ready(self, reply: Reply) -> None:
         """The one that waits to lead is ready; so is one that leads, once it has seen the cluster."""
@@ -63,13 +60,13 @@ class Pages:
         requests.add_metric([], float(controller.kube.requests))
         yield requests
         waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])
-        phases = work.phases() if work is not None else {}
+        phases = [phase for phase, _ in work.machine.waits.values()] if work is not None else []
         for phase in Phase:
-            waits.add_metric([phase.value], float(phases.get(phase, 0)))
+            waits.add_metric([phase.value], float(phases.count(phase)))
         yield waits
-        counts = controller.counts + (work.machine.counts if work is not None else controller.counts.__class__())
-        for name in _COUNTED:
-            yield CounterMetricFamily(f"dual_pods_{name}_total", _HELP[name], value=float(counts[name]))
+        for name, what in _HELP.items():
+            count = controller.counts[name] + (work.machine.counts[name] if work is not None else 0)
+            yield CounterMetricFamily(f"dual_pods_{name}_total", what, value=float(count))
 
 
 _HELP = {
@@ -84,19 +81,13 @@ _HELP = {
 
 def state(controller: Controller) -> dict[str, Any]:
     """Who asks, who runs, who sleeps where, and what each waits for."""
-    work = controller.work
-    shown = {"leads": work is not None, "token": controller.lease.token, "requesters": [], "servers": []}
-    return shown if work is None else {**shown, **_shown(work)}
-
-
-def _shown(work: Work) -> dict[str, Any]:
+    machine = controller.work.machine if controller.work is not None else Machine(controller.options.settings)
     requesters, servers = [], []
-    for place in sorted(work.machine.places.values(), key=lambda p: p.name):
+    for place in sorted(machine.places.values(), key=lambda p: p.name):
         view = View(place)
-        bound = view.bound
         for uid, requester in sorted(place.requesters.items(), key=lambda kv: kv[1].name):
-            phase, sentence = work.machine.waits.get(uid, (Phase.STARTING, ""))
-            server, instance = bound.get(uid, (None, ""))
+            phase, sentence = machine.waits.get(uid, (Phase.STARTING, ""))
+            server, instance = view.bound.get(uid, (None, ""))
             requesters.append({
                 "name": requester.name, "node": place.name, "phase": "leaving" if requester.leaving else phase.value,
                 "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
@@ -105,14 +96,11 @@ def _shown(work: Work) -> dict[str, Any]:
         names = {uid: requester.name for uid, requester in place.requesters.items()}
         for each in sorted(place.servers.values(), key=lambda s: s.name):
             instances = [
-                {
-                    "id": seen.it.id, "state": seen.it.state.value, "why": seen.it.why,
-                    "accelerators": sorted(seen.it.accelerators), "requester": names.get(seen.bound, ""),
-                    "last_used": seen.it.last_used, "bytes": dict(seen.it.bytes),
-                    "asleep_bytes": dict(seen.it.asleep_bytes),
-                }
-                for seen in view.instances if seen.server.uid == each.uid
-            ]  # fmt: skip
+                msgspec.to_builtins(seen.it, order="deterministic") | {"requester": names.get(seen.bound, "")}
+                for seen in view.instances
+                if seen.server.uid == each.uid
+            ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
             servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
-    return {"requesters": requesters, "servers": servers}
+    leads, token = controller.work is not None, controller.lease.token
+    return {"leads": leads, "token": token, "requesters": requesters, "servers": servers}

@@ -14,14 +14,6 @@ class _Series(msgspec.Struct, frozen=True):
     value: tuple[float, str]
 
 
-class _Data(msgspec.Struct, frozen=True):
-    result: list[_Series]
-
-
-class _Said(msgspec.Struct, frozen=True):
-    data: _Data
-
-
 class Prometheus:
     def __init__(self, url: str, every_s: float) -> None:
         self.every_s = every_s
@@ -32,13 +24,12 @@ class Prometheus:
         """Node -> accelerator, by its UUID and by its number -> bytes. Raises Failed."""
         try:
             answer = await self._http.ask("GET", self._url, timeout_s=self.every_s)
-            said = msgspec.json.decode(answer.body, type=_Said)
             found: dict[str, dict[str, int]] = {}
-            for series in said.data.result:
+            for series in msgspec.convert(msgspec.json.decode(answer.body)["data"]["result"], list[_Series]):
                 node = found.setdefault(series.metric.get("Hostname", ""), {})
                 for name in (series.metric.get("UUID"), series.metric.get("gpu")):
                     if name:
                         node[name] = int(float(series.value[1])) << 20
-        except (Unanswered, msgspec.MsgspecError, ValueError) as error:
+        except (Unanswered, msgspec.MsgspecError, ValueError, LookupError, TypeError) as error:
             raise Failed(f"{METRIC} can't be read: {error}") from None
         return found

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,18 +28,29 @@ from sidecar.wire import tcp
 
 ANSWER_S = 1.0
 CONNECT_S = 5.0
+QUIET_S = 5.0
 RELAYS_MOST = 4096
+_LOOK_S = 0.05
 _PIECE_BYTES = 64 << 10
 
 
-class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the controller says of the instance. All of it is missing where FMA's says it."""
+@dataclass(eq=False)
+class _Relayed:
+    """A connection that leads to the instance."""
 
-    url: str = ""
-    watch: str = ""
-    host: str = ""
-    port: int = 0
-    token: int = 0
+    task: asyncio.Task[Any]
+    up: asyncio.Task[None] | None = None
+    """What the client says goes by this one."""
+    asks: bool = False
+    """The client spoke last."""
+    at: float = field(default_factory=time.monotonic)
+
+    def moved(self, asks: bool) -> None:
+        self.asks, self.at = asks, time.monotonic()
+
+    def is_open(self) -> bool:
+        """Clients keep connections for their next request: one that was answered, and is quiet, is over."""
+        return self.asks or time.monotonic() < self.at + QUIET_S
 
 
 class Requester:
@@ -49,15 +62,17 @@ class Requester:
         self._http = HttpClient(body_bytes=1 << 20)
         self._servers: list[HttpServer] = []
         self._relays: list[asyncio.Server] = []
-        self._changed = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._relayed = set[asyncio.Task[Any]]()
-        """Connections that lead to the instance; nothing else keeps these alive."""
-        self._posts = {"/v1/become-ready": self._become_ready, "/v1/become-unready": self._become_unready}
+        self._sooner = asyncio.Event()
+        self._following: list[asyncio.Task[None]] = []
+        """What asks and watches the instance."""
+        self._relayed = set[_Relayed]()
+        self._posts: dict[str, answering.Post] = {
+            "/v1/become-ready": partial(self._hear, lambda said: self.standing.bound(said, time.monotonic())),
+            "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said.token)),
+        }
         self._gets: dict[str, answering.Get] = {
-            "/v1/dual-pods/accelerators": lambda reply: self._say(reply, accelerators),
-            "/v1/dual-pods/accelerator-memory-usage": lambda reply: self._say(reply, memory_mib),
+            "/v1/dual-pods/accelerators": partial(self._say, accelerators),
+            "/v1/dual-pods/accelerator-memory-usage": partial(self._say, memory_mib),
             "/ready": self._say_ready,
             "/live": lambda reply: answering.say(reply, "alive"),
         }
@@ -69,41 +84,42 @@ class Requester:
         self._servers.append(await answering.serve(address, self._gets, self._posts))
 
     async def relay(self, address: tuple[str, int]) -> None:
+        """Raises CannotListen."""
         listener = tcp.listen(*address)
-        port = listener.getsockname()[1]
+        relay = partial(self._relay, listener.getsockname()[1])
+        self._relays.append(await asyncio.start_server(relay, sock=listener))
 
-        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._relay(port, reader, writer)
+    async def end(self, grace_s: float) -> None:
+        """Its pod ends: what is open goes on for its grace."""
+        self._now(self.standing.ends())
+        for relay in self._relays:
+            relay.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while any(relayed.is_open() for relayed in self._relayed):
+                    await asyncio.sleep(_LOOK_S)
+        for server in self._servers:
+            server.close()
 
-        self._relays.append(await asyncio.start_server(take, sock=listener))
-
-    async def run(self) -> None:
-        """Asks the instance when the machine says so; for ever."""
-        while True:
-            wait_s = self.standing.ask_at - time.monotonic()
-            self._changed.clear()
-            if wait_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if wait_s == float("inf") else wait_s):
-                        await self._changed.wait()
-                continue
-            target = self.standing.target
-            assert target is not None
-            self._asking = asyncio.create_task(self._ask(target))
-            await asyncio.wait([self._asking, changed := asyncio.create_task(self._changed.wait())],
-                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-            changed.cancel()
+    # -- the instance ----------------------------------------------------------------------------------------------
 
     async def _ask(self, target: Target) -> None:
-        try:
-            answer = await self._http.ask("GET", target.url, timeout_s=ANSWER_S)
-            why = "" if answer.status == 200 else f"its instance says {answer.status}: {_words(answer.body)}"
-        except Unanswered as error:
-            why = f"its instance doesn't answer: {error}"
-        self._now(self.standing.answered(target, why, time.monotonic()))
+        """Whenever the machine says so."""
+        while True:
+            self._sooner.clear()
+            try:
+                answer = await self._http.ask("GET", target.url, timeout_s=ANSWER_S)
+                words = " ".join(answer.body[:300].decode("utf-8", "replace").split())
+                why = "" if answer.status == 200 else f"its instance says {answer.status}: {words}"
+            except Unanswered as error:
+                why = f"its instance doesn't answer: {error}"
+            self._now(self.standing.answered(target, why, time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.standing.ask_at - time.monotonic()):
+                    await self._sooner.wait()
 
     async def _watch(self, target: Target) -> None:
-        while self.standing.target == target:
+        while True:
             with contextlib.suppress(Unanswered):
                 async with self._http.stream(target.watch, timeout_s=CONNECT_S) as (status, lines):
                     async for line in lines:
@@ -114,46 +130,37 @@ class Requester:
 
     def _now(self, standing: Standing) -> None:
         was, self.standing = self.standing, standing
-        if (was.ready, was.target) != (standing.ready, standing.target):
-            where = standing.target.host if standing.target is not None else ""
+        target = standing.target
+        if (was.ready, was.target) != (standing.ready, target):
+            where = target.host if target is not None else ""
             self.log.info("ready" if standing.ready else "unready", instance_at=where, why=standing.why)
-        if was.target != standing.target:
+        if was.target != target:
             for relayed in self._relayed:  # a request that came by it now would wake what has been left
-                relayed.cancel()
-            if self._watching is not None:
-                self._watching.cancel()
-            watch = standing.target is not None and standing.target.watch
-            self._watching = asyncio.create_task(self._watch(standing.target)) if standing.target and watch else None
-        self._changed.set()
+                (relayed.up if standing.ending and relayed.up else relayed.task).cancel()
+            for task in self._following:
+                task.cancel()
+            self._following = [asyncio.create_task(self._ask(target))] if target and target.url else []
+            self._following += [asyncio.create_task(self._watch(target))] if target and target.watch else []
+        if standing.ask_at <= time.monotonic():
+            self._sooner.set()
 
     # -- the controller and kubelet --------------------------------------------------------------------------------
 
-    def _become_ready(self, request: Request, reply: Reply) -> None:
+    def _hear(self, decide: Callable[[Target], Standing | None], request: Request, reply: Reply) -> None:
         try:
-            said = msgspec.json.decode(request.body, type=_Said) if request.body.strip() else _Said()
+            said = msgspec.json.decode(request.body, type=Target) if request.body.strip() else Target()
         except msgspec.MsgspecError as error:
             answering.refuse(reply, 400, f"this isn't where an instance is: {error}")
             return
-        target = Target(said.url, said.watch, said.host, said.port)
-        self._take(self.standing.bound(target, said.token, time.monotonic()), said.token, reply)
-
-    def _become_unready(self, request: Request, reply: Reply) -> None:
-        try:
-            token = msgspec.json.decode(request.body, type=_Said).token if request.body.strip() else 0
-        except msgspec.MsgspecError as error:
-            answering.refuse(reply, 400, f"this isn't understood: {error}")
-            return
-        self._take(self.standing.unbound(token), token, reply)
-
-    def _take(self, standing: Standing | None, token: int, reply: Reply) -> None:
+        standing = decide(said)
         if standing is None:
-            why = f"a newer controller was heard: its token is {self.standing.token}, and this one's is {token}"
+            why = f"a newer controller was heard: its token is {self.standing.token}, and this one's is {said.token}"
             answering.refuse(reply, 409, why)
             return
         self._now(standing)
         answering.say(reply, "OK")
 
-    def _say(self, reply: Reply, find: Callable[[], object]) -> None:
+    def _say(self, find: Callable[[], object], reply: Reply) -> None:
         try:
             answering.show(reply, find())
         except NoDevices as error:
@@ -166,40 +173,33 @@ class Requester:
     # -- the relay -------------------------------------------------------------------------------------------------
 
     async def _relay(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target = self.standing.target
-        task = asyncio.current_task()
+        target, task = self.standing.target, asyncio.current_task()
         assert task is not None
-        self._relayed.add(task)
+        relayed = _Relayed(task)
+        self._relayed.add(relayed)
         with contextlib.closing(writer):
             try:
                 if target is not None and target.host and len(self._relayed) <= RELAYS_MOST:
                     async with asyncio.timeout(CONNECT_S):
                         far_reader, far_writer = await asyncio.open_connection(target.host, target.port or port)
                     with contextlib.closing(far_writer):
-                        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+                        relayed.up = asyncio.create_task(_pump(reader, far_writer, lambda: relayed.moved(True)))
+                        down = _pump(far_reader, writer, lambda: relayed.moved(False))
+                        await asyncio.gather(relayed.up, down, return_exceptions=True)
             except (OSError, TimeoutError, asyncio.CancelledError):
                 pass
             finally:
-                self._relayed.discard(task)
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        for relay in self._relays:
-            relay.close()
+                self._relayed.discard(relayed)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: Callable[[], None]) -> None:
     """Until the one side has said its last; then the other one is told so."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_PIECE_BYTES):
+            moved()
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
         return
     writer.close()
-
-
-def _words(body: bytes) -> str:
-    return " ".join(body[:300].decode("utf-8", "replace").split())

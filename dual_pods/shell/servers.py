@@ -7,21 +7,26 @@ a newer one refuses it. What this file may not do: decide anything.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 
 from dual_pods.rules import events as e
 from dual_pods.rules import reading
 from dual_pods.rules.facts import Instance, Requester, Server, Told
+from dual_pods.rules.standing import Target
 from pool.entries import State
 from sidecar.http.http_client import HttpClient, Unanswered
+from sidecar.wire import tcp
 
 TOKEN = "x-dual-pods-token"
 ANSWER_S, WAKE_S = 5.0, 60.0
 _AGAIN_S, _AGAIN_MOST_S = 0.05, 1.0
 _LOOK_S, _LOOK_QUICK_S = 1.0, 0.1
 _NOT_UNDERSTOOD = (404, 405, 501)
+_MODELS = "/failover/models"
 Tell = Callable[[e.Event], None]
 
 
@@ -29,8 +34,12 @@ class Failed(Exception):
     """A sentence."""
 
 
+FAILS = (Failed, Unanswered, reading.BadAnswer)
+"""What any question or order here may raise."""
+
+
 def url(ip: str, port: int, path: str) -> str:
-    return f"http://[{ip}]:{port}{path}" if ":" in ip else f"http://{ip}:{port}{path}"
+    return f"http://{tcp.named(ip, port)}{path}"
 
 
 class Servers:
@@ -69,7 +78,7 @@ class Servers:
         pause_s = _AGAIN_S
         while True:
             with contextlib.suppress(Unanswered, reading.BadAnswer):
-                at = url(server.ip, server.port, "/failover/models?watch=1")
+                at = url(server.ip, server.port, f"{_MODELS}?watch=1")
                 async with self._http.stream(at, timeout_s=ANSWER_S) as (status, lines):
                     async for line in lines:
                         if status == 200 and line.startswith(b"data:"):
@@ -80,105 +89,71 @@ class Servers:
             pause_s = min(pause_s * 2, _AGAIN_MOST_S)
 
     async def _look_at_engine(self, server: Server) -> None:
-        last: Told | None = None
+        last: Instance | None = None
         while True:
-            try:
-                state, why = await self._state(server)
-                told = Told({server.instance: Instance(server.instance, state, server.accelerators, why)})
-            except TimeoutError:
-                told, state = None, State.OFF
-            if told is None or told != last:
-                self._tell(e.Tells(server.uid, told))
-            last = told
-            await asyncio.sleep(_LOOK_S if state in (State.AWAKE, State.ASLEEP) else _LOOK_QUICK_S)
+            engine = await self._engine(server)
+            if engine is None or engine != last:
+                self._tell(e.Tells(server.uid, Told({engine.id: engine}) if engine is not None else None))
+            last = engine
+            settled = engine is not None and engine.state in (State.AWAKE, State.ASLEEP)
+            await asyncio.sleep(_LOOK_S if settled else _LOOK_QUICK_S)
 
-    async def _state(self, server: Server) -> tuple[State, str]:
-        """Raises TimeoutError where the pod doesn't answer at all."""
+    async def _engine(self, server: Server) -> Instance | None:
+        """None: the pod doesn't answer at all."""
         port, path = server.probe
+        it = Instance(server.instance, State.LOADING, server.accelerators)
         try:
             if self._sleeps:
                 answer = await self._http.ask("GET", url(server.ip, server.port, "/is_sleeping"), timeout_s=ANSWER_S)
-                if answer.status == 200 and _sleeping(answer.body):
-                    return State.ASLEEP, ""
+                if answer.status == 200 and reading.is_sleeping(answer.body):
+                    return replace(it, state=State.ASLEEP)
                 if answer.status not in (200, *_NOT_UNDERSTOOD):
-                    return State.LOADING, f"/is_sleeping says {answer.status}"
+                    return replace(it, why=f"/is_sleeping says {answer.status}")
             answer = await self._http.ask("GET", url(server.ip, port, path), timeout_s=ANSWER_S)
         except Unanswered as error:
-            if "no answer within" in str(error):
-                raise TimeoutError from None
-            return State.LOADING, "it doesn't listen yet"
-        return (State.AWAKE, "") if answer.status == 200 else (State.LOADING, f"{path} says {answer.status}")
+            return None if "no answer within" in str(error) else replace(it, why="it doesn't listen yet")
+        return (
+            replace(it, state=State.AWAKE) if answer.status == 200 else replace(it, why=f"{path} says {answer.status}")
+        )
 
-    # -- orders ----------------------------------------------------------------------------------------------------
+    # -- asking and telling ----------------------------------------------------------------------------------------
 
-    async def _post(self, method: str, at: str, body: bytes, timeout_s: float, *, keyed: bool = False) -> bytes:
-        headers = {TOKEN: str(self._token()), "content-type": "application/json", **(self._key if keyed else {})}
-        try:
-            answer = await self._http.ask(method, at, body, headers, timeout_s=timeout_s)
-        except Unanswered as error:
-            raise Failed(str(error)) from None
+    async def _ask(
+        self, method: str, at: str, body: object = None, key: Mapping[str, str] = {}, timeout_s: float = ANSWER_S
+    ) -> bytes:
+        """Raises Failed and Unanswered."""
+        data = b"" if body is None else msgspec.json.encode(body)
+        headers = {TOKEN: str(self._token()), "content-type": "application/json", **key}
+        answer = await self._http.ask(method, at, data, headers, timeout_s=timeout_s)
         if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
             raise Failed(f"{at} says {answer.status}: {_sentence(answer.body)}")
         return answer.body
 
-    async def launch(self, effect: e.Launch) -> None:
-        server = effect.server
-        at = url(server.ip, server.port, "/failover/models")
-        await self._post("POST", at, msgspec.json.encode(effect.entry), ANSWER_S, keyed=True)
-
-    async def order(self, effect: e.Order) -> None:
-        server, what = effect.server, effect.what
-        if server.pool:
-            method = "DELETE" if what == "delete" else "POST"
-            path = f"/failover/models/{effect.instance}" + ("" if what == "delete" else f"/{what}")
-            await self._post(method, url(server.ip, server.port, path), b"", ANSWER_S, keyed=True)
-        else:
+    async def order(self, order: e.Order) -> None:
+        what, at, model = order.what, partial(url, order.server.ip, order.server.port), f"{_MODELS}/{order.instance}"
+        if not order.server.pool:
             path = "/wake_up" if what == "wake" else "/sleep?level=1"
-            await self._post("POST", url(server.ip, server.port, path), b"", WAKE_S)
-
-    # -- requesters ------------------------------------------------------------------------------------------------
+            await self._ask("POST", at(path), timeout_s=WAKE_S)
+        elif what == "launch":
+            await self._ask("POST", at(_MODELS), order.entry, self._key)
+        elif what == "delete":
+            await self._ask("DELETE", at(model), key=self._key)
+        else:
+            await self._ask("POST", at(f"{model}/{what}"), key=self._key)
 
     async def accelerators(self, requester: Requester) -> tuple[str, ...]:
-        body = await self._get(requester, "/v1/dual-pods/accelerators")
-        try:
-            return reading.accelerators(body)
-        except reading.BadAnswer as error:
-            raise Failed(str(error)) from None
+        return reading.accelerators(await self._ask("GET", _admin(requester, "/v1/dual-pods/accelerators")))
 
     async def memory(self, requester: Requester) -> dict[str, int]:
-        """Bytes in use: FMA's requester says MiB."""
-        body = await self._get(requester, "/v1/dual-pods/accelerator-memory-usage")
-        try:
-            return {name: mib << 20 for name, mib in msgspec.json.decode(body, type=dict[str, int]).items()}
-        except msgspec.MsgspecError as error:
-            raise Failed(f"its answer isn't understood: {error}") from None
+        return reading.memory(await self._ask("GET", _admin(requester, "/v1/dual-pods/accelerator-memory-usage")))
 
-    async def _get(self, requester: Requester, path: str) -> bytes:
-        at = url(requester.ip, requester.admin_port, path)
-        try:
-            answer = await self._http.ask("GET", at, timeout_s=ANSWER_S)
-        except Unanswered as error:
-            raise Failed(str(error)) from None
-        if answer.status != 200:
-            raise Failed(f"{at} says {answer.status}: {_sentence(answer.body)}")
-        return answer.body
-
-    async def relay(self, effect: e.Relay) -> None:
-        requester, target = effect.requester, effect.target
-        said: dict[str, object] = {"token": self._token()}
-        if target:
-            said |= {"url": target[0], "watch": target[1], "host": target[2], "port": int(target[3])}
-        path = "/v1/become-ready" if target else "/v1/become-unready"
-        at = url(requester.ip, requester.admin_port, path)
-        await self._post("POST", at, msgspec.json.encode(said), ANSWER_S)
+    async def relay(self, requester: Requester, target: Target | None) -> None:
+        at = _admin(requester, "/v1/become-ready" if target else "/v1/become-unready")
+        await self._ask("POST", at, replace(target or Target(), token=self._token()))
 
 
-def _sleeping(body: bytes) -> bool:
-    try:
-        found = msgspec.json.decode(body, type=dict[str, bool])
-    except msgspec.MsgspecError:
-        return False
-    return found.get("is_sleeping", False)
+def _admin(requester: Requester, path: str) -> str:
+    return url(requester.ip, requester.admin_port, path)
 
 
 def _sentence(body: bytes) -> str:

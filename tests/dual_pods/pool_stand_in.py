@@ -78,6 +78,7 @@ class Pool:
                 "name": name, "state": m.state.value, "why": m.why, "devices": m.entry["devices"],
                 "bytes": m.needs if m.measured else {}, "asleep_bytes": dict.fromkeys(m.entry["devices"], m.asleep),
                 "last_used": m.last_used, "port": None, "pinned": True,
+                "turn": 0, "estimate_ms": None,
             }
             for name, m in self.models.items()
         ]  # fmt: skip

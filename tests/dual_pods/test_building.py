@@ -161,6 +161,15 @@ def test_a_server_pod_that_no_node_ever_had_has_ended_with_its_deletion() -> Non
     assert reading.server(pod).ended
 
 
+def test_what_a_stranger_writes_on_a_server_pod_counts_for_nothing() -> None:
+    pod = _pod()
+    marks = {names.BINDINGS: '{"i1": "u1"}', names.ASLEEP_SINCE: "12.5"}
+    pod["metadata"] |= {"labels": {names.SERVER: "single"}, "annotations": marks}
+    assert (reading.server(pod).bindings, reading.server(pod).asleep_since) == ({"i1": "u1"}, 12.5)
+    pod["metadata"]["annotations"] = {names.BINDINGS: "[7]", names.ASLEEP_SINCE: "since when?"}
+    assert (reading.server(pod).bindings, reading.server(pod).asleep_since) == ({}, 0.0)
+
+
 def test_claims_that_are_the_requester_s_own_go_with_it() -> None:
     pod = _pod()
     claims = [{"name": "own", "resourceClaimTemplateName": "t"}, {"name": "shared", "resourceClaimName": "gpus"}]
@@ -192,6 +201,16 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
     entry = building.launch(ask, "i1", ["0"])
     assert entry["engine"] == "command" and entry["command"] == ["llama-server", "--port", "{port}", "-m", "m"]
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "says"),
+    [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, None), (None, None, None)],
+)
+def test_an_annotation_that_is_empty_hides_nothing(newer: str | None, older: str | None, says: str | None) -> None:
+    """Else one that the admission policies take for none would end a binding."""
+    both = {f"{names.PREFIX}x": newer, f"{names.OLD_PREFIX}x": older}
+    assert names.said({key: value for key, value in both.items() if value is not None}, "x") == says
 
 
 def test_names_are_the_node_and_the_accelerators_bits() -> None:

@@ -291,8 +291,9 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     it.request("a")
     it.until_ready("a")
     merge = "application/merge-patch+json"
+    wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")]
     for patch in (
-        {"metadata": {"annotations": {f"{names.PREFIX}server-patch": "spec: {}"}}},
+        *({"metadata": {"annotations": {name: "9999"}}} for name in (*wishes, names.MODEL)),
         {"metadata": {"labels": {names.DUAL: None}}},
         {"metadata": {"labels": {names.INSTANCE: "i1"}}},
     ):

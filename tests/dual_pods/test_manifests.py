@@ -82,7 +82,7 @@ def test_the_policies_know_the_same_words() -> None:
         names.SERVER,
         names.BINDINGS,
         names.MODEL,
-        names.PREFIX + names.SERVER_PATCH,
+        *(prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")),
     ):
         assert f"['{word}']" in text
     assert {tuple(r["resources"]) for p in _of("ValidatingAdmissionPolicy") for r in

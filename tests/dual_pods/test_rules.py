@@ -1,10 +1,12 @@
 """The controller's rules, one by one, on the simulated cluster."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dual_pods.rules.events import Listed, NodeGone, NodeSeen
+from dual_pods.rules import names
+from dual_pods.rules.events import Gone, Listed
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
 from pool.entries import State
@@ -127,8 +129,10 @@ def test_a_node_that_went_before_this_controller_began_counts_as_gone() -> None:
     assert it.machine.places["n"].gone_since == it.now
 
 
-def test_a_requester_is_unready_before_its_instance_sleeps() -> None:
-    it = world(Mode.SWAP)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_requester_is_unready_before_its_instance_sleeps(seed: int) -> None:
+    """However long each of the two takes."""
+    it = world(Mode.SWAP, seed=seed)
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
     it.done.clear()
@@ -168,9 +172,46 @@ def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
     [server] = it.servers()
     it.delete_server(server.uid, after_s=10.0)
     it.run(62)
-    assert it.told_ready[uid] == (), "it is unready at once"
+    assert it.told_ready[uid] is None, "it is unready at once"
     it.run(180)
     assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_requester_without_a_node_is_in_no_other_s_way(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.feed(replace(it.pods[uid].fact, uid="x", name="x", node="", why="no node was found for it"))
+    it.run(60)
+    assert it.machine.waits["x"][1] == "no node was found for it"
+    [server] = it.servers()
+    it.delete_server(server.uid)
+    it.run(180)
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_pod_that_ends_by_itself_is_said_deleted_and_made_anew(mode: Mode) -> None:
+    it = world(mode)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    it._server_ends(server.uid)
+    it.run(180)
+    assert ("Ended", "its containers have ended") in it.said
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
+
+
+def test_a_requester_of_the_older_words_is_told_where_it_is_served_for_as_long_as_it_is() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it._changed(it.pods[uid], old=True)
+    it.run(60)
+    assert it.pods[uid].fact.marks[names.OLD_ADDRESS] == it.servers()[0].ip
+    [pod] = [p for p in it.pods.values() if p.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    it.run(60.5)
+    assert names.OLD_ADDRESS not in it.pods[uid].fact.marks
 
 
 def test_a_requester_that_waits_too_long_is_an_event_with_the_reason() -> None:
@@ -197,17 +238,17 @@ def test_a_node_that_goes_and_comes_back_serves_again() -> None:
     it = world(Mode.SWAP)
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
-    it.feed(NodeGone("n"))
+    it.feed(Gone("uid-n"))
     it.run(70)
     assert it.ready(uid), "it goes on as long as it can"
-    it.feed(NodeSeen(Node("n", True, True)))
+    it.feed(Node("uid-n", "n", True, True))
     it.run(140)
     assert it.ready(uid) and len(it.servers()) == 1
 
 
 def test_a_node_without_the_taint_gets_nothing() -> None:
     it = world(Mode.SWAP)
-    it.feed(NodeSeen(Node("n", True, False)))
+    it.feed(Node("uid-n", "n", True, False))
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.run(60)
     assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()
@@ -281,6 +322,27 @@ def test_bug_585_what_failed_keeps_no_place() -> None:
     it.chances = Chances()
     it.run(240)
     assert it.ready(uid) and len(it._engines()) == 1 and it.machine.counts["deletions"] >= 1
+
+
+def test_a_late_answer_of_before_a_pod_was_placed_moves_it_nowhere() -> None:
+    it = world(Mode.SWAP)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.feed(replace(it.pods[uid].fact, node="", version="1"))
+    it.run(61)
+    assert it.ready(uid) and uid in it.machine.places["n"].requesters and "" not in it.machine.places
+
+
+def test_an_event_that_could_not_be_written_is_written_later_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = world(Mode.SWAP, bound_s=5.0)
+    monkeypatch.setattr(it, "_say", lambda effect: "forbidden")
+    it.request("a", "n", ("n-7",), "qwen")
+    it.run(30)
+    tried = [reason for reason, _ in it.said].count("Late")
+    assert tried > 1
+    monkeypatch.undo()
+    it.run(600)
+    assert [reason for reason, _ in it.said].count("Late") == tried + 1
 
 
 def test_what_fails_for_ever_is_tried_ever_less_often() -> None:

@@ -1,14 +1,16 @@
 """A requester's rules."""
 
+from dataclasses import replace
+
 import pytest
 
 from dual_pods.rules.standing import PAUSE_S, SLOW_S, Standing, Target
 
-AT = Target("http://x/ready", "http://x/watch", "x", 8000)
+AT = Target("http://x/ready", "http://x/watch", "x", 8000, token=7)
 
 
 def _bound(now: float = 0.0) -> Standing:
-    found = Standing().bound(AT, 7, now)
+    found = Standing().bound(AT, now)
     assert found is not None
     return found
 
@@ -46,13 +48,26 @@ def test_what_an_instance_of_before_says_counts_for_nothing(answer: str) -> None
 
 def test_an_older_controller_is_refused() -> None:
     ready = _bound().answered(AT, "", 1.0)
-    assert ready.bound(Target("http://y/ready"), 6, 2.0) is None and ready.unbound(6) is None
-    again = ready.bound(AT, 8, 2.0)
+    assert ready.bound(Target("http://y/ready", token=6), 2.0) is None and ready.unbound(6) is None
+    again = ready.bound(replace(AT, token=8), 2.0)
     assert again is not None and again.ready and again.token == 8, "the same binding changes nothing"
 
 
 def test_fma_s_controller_is_believed() -> None:
-    standing = Standing().bound(Target(), 0, 0.0)
+    standing = Standing().bound(Target(), 0.0)
     assert standing is not None and standing.ready
     unready = standing.unbound(0)
     assert unready is not None and not unready.ready
+
+
+def test_once_its_pod_ends_it_is_unready_whatever_comes_and_its_binding_is_the_controller_s_to_end() -> None:
+    ending = _bound().answered(AT, "", 1.0).ends()
+    assert not ending.ready and ending.target == AT and "ends" in ending.why
+    assert not any(said.ready for said in (ending.answered(AT, "", 2.0), ending.told(AT, 2.0), ending.cut(AT, 2.0)))
+    for target in (AT, Target("http://y/ready", token=9), Target()):
+        bound = ending.bound(target, 2.0)
+        assert bound is not None and not bound.ready and bound.target == AT
+    unbound = ending.unbound(7)
+    assert unbound is not None and unbound.target is None
+    again = unbound.bound(AT, 3.0)
+    assert again is not None and not again.ready and again.target is None

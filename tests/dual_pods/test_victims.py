@@ -3,25 +3,32 @@
 import itertools
 import math
 import random
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from dual_pods.rules import victims
-from dual_pods.rules.victims import Sleeper, cost, cover, enough
+from dual_pods.rules.facts import Instance
+from dual_pods.rules.victims import cost, cover, enough
+from pool.entries import State
 
 
-def _drawn(seed: int, accelerators: int, sleepers: int) -> tuple[list[Sleeper], frozenset[str]]:
+def _sleeper(name: str, used: Iterable[str], last_used: float, held: Mapping[str, int] | None = None) -> Instance:
+    return Instance(name, State.ASLEEP, frozenset(used), asleep_bytes=held or {}, last_used=last_used)
+
+
+def _drawn(seed: int, accelerators: int, sleepers: int) -> tuple[list[Instance], frozenset[str]]:
     draw = random.Random(seed)
     names = [f"g{number}" for number in range(accelerators)]
     found = []
     for number in range(sleepers):
         used = frozenset(draw.sample(names, draw.randint(1, min(4, accelerators))))
         last = draw.choice([float(draw.randrange(5)), draw.random()])
-        found.append(Sleeper(f"s{number:02}", used, last, {name: draw.randint(1, 9) for name in used}))
+        found.append(_sleeper(f"s{number:02}", used, last, {name: draw.randint(1, 9) for name in used}))
     return found, frozenset(draw.sample(names, draw.randint(1, accelerators)))
 
 
-def _best(sleepers: list[Sleeper], short: frozenset[str]) -> list[Sleeper] | None:
+def _best(sleepers: list[Instance], short: frozenset[str]) -> list[Instance] | None:
     covers = [
         chosen
         for count in range(len(sleepers) + 1)
@@ -49,15 +56,15 @@ def test_beyond_that_it_is_greedy_within_its_bound(seed: int, monkeypatch: pytes
     if best is None or found is None:
         assert found is best is None
         return
-    weight = {s.name: 1 + len(s.accelerators - short) for s in sleepers}
+    weight = {s.id: 1 + len(s.accelerators - short) for s in sleepers}
     least = min(
-        sum(weight[s.name] for s in chosen)
+        sum(weight[s.id] for s in chosen)
         for count in range(len(sleepers) + 1)
         for chosen in itertools.combinations(sleepers, count)
         if short <= frozenset().union(*(s.accelerators for s in chosen))
     )
     bound = sum(1 / number for number in range(1, len(short) + 1))
-    assert sum(weight[s.name] for s in found) <= least * bound + 1e-9, f"seed {seed}"
+    assert sum(weight[s.id] for s in found) <= least * bound + 1e-9, f"seed {seed}"
 
 
 def test_sixteen_accelerators_and_forty_sleepers_take_no_time() -> None:
@@ -71,17 +78,17 @@ def test_so_many_go_that_the_bytes_that_are_short_come_free_and_none_for_nothing
     draw = random.Random(seed)
     short = {name: draw.randint(-3, 25) for name in names}
     found = enough(sleepers, short)
-    free = {name: sum(s.bytes.get(name, 0) for s in sleepers) for name in short}
+    free = {name: sum(s.asleep_bytes.get(name, 0) for s in sleepers) for name in short}
     assert (found is None) == any(short[name] > free[name] for name in short), f"seed {seed}"
     if found is not None:
-        assert all(sum(s.bytes.get(name, 0) for s in found) >= count for name, count in short.items())
-        assert len({s.name for s in found}) == len(found)
+        assert all(sum(s.asleep_bytes.get(name, 0) for s in found) >= count for name, count in short.items())
+        assert len({s.id for s in found}) == len(found)
         assert found or all(count <= 0 for count in short.values())
 
 
 def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> None:
-    old, new = Sleeper("old", frozenset({"a"}), 1.0, {}), Sleeper("new", frozenset({"a"}), 2.0, {})
-    wide = Sleeper("wide", frozenset({"a", "b"}), 0.0, {})
+    old, new = _sleeper("old", {"a"}, 1.0), _sleeper("new", {"a"}, 2.0)
+    wide = _sleeper("wide", {"a", "b"}, 0.0)
     assert cover([new, old, wide], frozenset({"a"})) == [old]
     assert cover([new, wide], frozenset({"a", "b"})) == [wide]
     assert cover([old], frozenset({"b"})) is None and math.isfinite(cost([old], frozenset())[0])

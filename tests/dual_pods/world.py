@@ -24,6 +24,7 @@ from dual_pods.rules.facts import REST, Ask, Instance, Memory, Node, Requester, 
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.plan import Phase
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 GIB = 1 << 30
@@ -92,7 +93,7 @@ class World:
         self.accelerators: dict[str, tuple[str, ...]] = {}
         self.sizes: dict[str, int] = {}
         self.wishes: dict[str, str] = {}
-        self.told_ready: dict[str, tuple[str, ...]] = {}
+        self.told_ready: dict[str, Target | None] = {}
         """What requesters were told."""
         self.said: list[tuple[str, str]] = []
         self.done: list[tuple[str, ...]] = []
@@ -106,10 +107,7 @@ class World:
         self.machine = self._machine()
 
     def _machine(self) -> Machine:
-        def template(node: str) -> Mapping[str, Any]:
-            return {"metadata": {"name": f"{node}-dual", "labels": {}, "annotations": {}}, "spec": {}}
-
-        return Machine(self.settings, template)
+        return Machine(replace(self.settings, template={"spec": {"containers": []}}))
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class World:
 
     def start(self) -> None:
         for name in self.nodes:
-            self.feed(e.NodeSeen(Node(name, True, True)))
+            self.feed(Node(f"uid-{name}", name, True, True))
         self.feed(e.Listed())
         if self.settings.mode is Mode.SLEEP:
             self._measure()
@@ -157,7 +155,7 @@ class World:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
         self.machine = self._machine()
         for name in self.nodes:
-            self.feed(e.NodeSeen(Node(name, True, True)))
+            self.feed(Node(f"uid-{name}", name, True, True))
         for pod in list(self.pods.values()):
             self._show(pod)
         self.feed(e.Listed())
@@ -193,7 +191,7 @@ class World:
             self._let_go(pod, engine)
         self.here[pod.fact.node].pop(uid, None)
         self.told_ready.pop(uid, None)
-        self.feed(e.PodGone(uid))
+        self.feed(e.Gone(uid))
 
     def delete_server(self, uid: str, after_s: float = 3.0) -> None:
         pod = self.pods.get(uid)
@@ -231,8 +229,7 @@ class World:
         self._show(pod)
 
     def _show(self, pod: Pod) -> None:
-        fact = pod.fact
-        self.feed(e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact))
+        self.feed(pod.fact)
 
     def find(self, uid: str) -> Requester | None:
         pod = self.pods.get(uid)
@@ -256,7 +253,8 @@ class World:
         if self.chance(self.chances.lost_answer):
             error = error or "the answer was lost"
         if self.machine is machine:
-            self.feed(e.Done(e.key(effect), error))
+            uid = effect.requester.uid if isinstance(effect, e.Query) and not error else ""
+            self.feed(e.Done(effect, error, self.accelerators.get(uid, ())))
 
     def _say(self, effect: e.Say) -> str:
         return ""
@@ -268,7 +266,6 @@ class World:
         if not self.prometheus:
             used = {name: self.total - self.free(name) for name in accelerators}
             self.feed(e.Measured(effect.requester.node, used, self.now))
-        self.feed(e.Has(effect.requester.uid, accelerators))
         return ""
 
     def _create(self, effect: e.Create) -> str:
@@ -279,8 +276,8 @@ class World:
         labels, annotations = meta["labels"], meta["annotations"]
         pool = labels.get(names.SERVER, "pool") == "pool"
         fact = Server(
-            uid, meta["name"], "default", effect.node, "10.0.0.9", pool, labels.get(names.INSTANCE, ""),
-            frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
+            uid, meta["name"], "default", effect.node, "10.0.0.9", pool=pool, instance=labels.get(names.INSTANCE, ""),
+            accelerators=frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
             bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
         )  # fmt: skip
         pod = self.pods[uid] = self.here[effect.node][uid] = Pod(fact)
@@ -297,9 +294,7 @@ class World:
             self._changed(pod, running=True)
             self._tell(pod)
 
-    def _podorder(self, effect: e.PodOrder) -> str:
-        if effect.what == "release":
-            return self._release(effect)
+    def _delete_pod(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
             if pod.fact.ended and not pod.fact.leaving:
@@ -308,7 +303,7 @@ class World:
                 self.delete_server(effect.server.uid)
         return ""
 
-    def _release(self, effect: e.PodOrder) -> str:
+    def _release(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
             if not pod.fact.ended:
@@ -316,7 +311,7 @@ class World:
             self.vanish(effect.server.uid)
         return ""
 
-    def _markpod(self, effect: e.MarkPod) -> str:
+    def _mark(self, effect: e.Mark) -> str:
         pod = self.pods.get(effect.pod.uid)
         if pod is None:
             return "not found"
@@ -327,15 +322,15 @@ class World:
         marks = {k: v for k, v in {**pod.fact.marks, **changes}.items() if v is not None}
         if isinstance(pod.fact, Server):
             bindings = json.loads(marks.get(names.BINDINGS, "{}"))
-            self._changed(pod, marks=marks, bindings=bindings)
+            since = float(marks.get(names.ASLEEP_SINCE, 0))
+            self._changed(pod, marks=marks, bindings=bindings, asleep_since=since)
             here = [p.fact for p in self.here[pod.fact.node].values()]
             uids = [uid for fact in here if isinstance(fact, Server) for uid in fact.bindings.values()]
             if len(set(uids)) < len(uids):
                 raise Violation(f"a requester is promised two instances: {uids}")
         else:
             self._changed(pod, marks=marks)
-        fact = pod.fact  # the answer tells of it as well, and may come late
-        seen = e.RequesterSeen(fact) if isinstance(fact, Requester) else e.ServerSeen(fact)
+        seen = pod.fact  # the answer tells of it as well, and may come late
         machine = self.machine
 
         def answers() -> None:
@@ -356,7 +351,7 @@ class World:
     def needs(self, instance: str) -> int:
         return self.sizes.get(instance, 0)
 
-    def _launch(self, effect: e.Launch) -> str:
+    def _launch(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is None or not isinstance(pod.fact, Server) or not pod.fact.running:
             return "connection refused"
@@ -367,6 +362,9 @@ class World:
         return ""
 
     def _order(self, effect: e.Order) -> str:
+        others = {"launch": self._launch, "delete-pod": self._delete_pod, "release": self._release}
+        if effect.what in others:
+            return others[effect.what](effect)
         pod = self.pods.get(effect.server.uid)
         engine = pod.engines.get(effect.instance) if pod is not None else None
         if pod is None or engine is None:

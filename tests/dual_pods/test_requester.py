@@ -1,0 +1,154 @@
+"""The program in a requester's pod, as a process, between an instance and its client."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
+
+IP = f"127.{70 + os.getpid() % 50_000 // 250}.{os.getpid() % 250}.1"
+
+
+@dataclass
+class Instance:
+    """Answers `/ready`, and keeps any other connection for the test to read and write."""
+
+    listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    taken: list[socket.socket] = field(default_factory=list)
+
+    def serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            connection.settimeout(DEADLINE_S)
+            if connection.recv(10, socket.MSG_PEEK).startswith(b"GET /ready"):
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                connection.close()
+            else:
+                self.taken.append(connection)
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+
+def _ask(method: str, port: int, path: str, body: object = None) -> int:
+    connection = http.client.HTTPConnection(IP, port, timeout=DEADLINE_S)
+    with closing(connection):
+        connection.request(method, path, json.dumps(body) if body is not None else None)
+        return connection.getresponse().status
+
+
+def _is_ready() -> bool:
+    try:
+        return _ask("GET", 8080, "/ready") == 200
+    except ConnectionRefusedError:
+        return False
+
+
+@contextmanager
+def _serving(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Instance]]:
+    """A requester that is ready, and the instance that it leads to."""
+    command = [sys.executable, "-m", "dual_pods.cli.requester", "--host", IP, "--accelerators", "0", *words]
+    instance = Instance()
+    threading.Thread(target=instance.serve, daemon=True).start()
+    process = subprocess.Popen([*command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        until(_answers, "it listens")
+        where = {
+            "url": f"http://127.0.0.1:{instance.port}/ready",
+            "host": "127.0.0.1",
+            "port": instance.port,
+            "token": 7,
+        }
+        assert _ask("POST", 8081, "/v1/become-ready", where) == 200
+        until(_is_ready, "it is ready")
+        yield process, instance
+    finally:
+        process.kill()
+        process.wait()
+        for each in (instance.listener, *instance.taken):
+            each.close()
+
+
+def _answers() -> bool:
+    try:
+        return _ask("GET", 8080, "/live") == 200
+    except ConnectionRefusedError:
+        return False
+
+
+def _connect(instance: Instance, says: bytes) -> tuple[socket.socket, socket.socket]:
+    """A client's end, and the instance's, which has heard it."""
+    before = len(instance.taken)
+    client = socket.create_connection((IP, 8000), timeout=DEADLINE_S)
+    client.sendall(says)
+    until(lambda: len(instance.taken) > before, "the instance is reached")
+    assert instance.taken[-1].recv(100) == says
+    return client, instance.taken[-1]
+
+
+def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_end() -> None:
+    with _serving() as (process, instance):
+        client, far = _connect(instance, b"a question")
+        with client:
+            process.send_signal(signal.SIGTERM)
+            until(lambda: not _is_ready(), "it is unready")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((IP, 8000), timeout=DEADLINE_S)
+            for part in (b"one", b"two"):
+                far.sendall(part)
+                assert client.recv(10) == part
+            client.sendall(b"more")
+            assert far.recv(10) == b"more", "it is still bound"
+            assert _ask("POST", 8081, "/v1/become-unready", {"token": 7}) == 200
+            client.sendall(b"the next question, which would wake the instance")
+            far.sendall(b"three")
+            assert client.recv(10) == b"three" and process.poll() is None
+            far.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                far.recv(10)
+            far.close()
+            assert client.recv(10) == b""
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_its_grace_is_the_longest_that_it_goes_on(answered: bool) -> None:
+    with _serving("--grace-s", "0.5") as (process, instance):
+        client, far = _connect(instance, b"a question")
+        with client:
+            if answered:
+                far.sendall(b"an answer that goes on")
+                assert client.recv(100)
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0 and time.monotonic() - began >= 0.5
+            assert client.recv(10) == b""
+
+
+def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for_later_isn_t() -> None:
+    with _serving() as (process, instance):
+        client, far = _connect(instance, b"a question")
+        with client:
+            far.sendall(b"an answer")
+            assert client.recv(10)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, "it was quiet for less than its grace"
+    with _serving() as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
