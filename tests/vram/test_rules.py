@@ -1,6 +1,7 @@
 """The ledger's rules, one after the other (V1 to V12 of `vram/rules/machine.py`)."""
 
 import pytest
+from msgspec.structs import replace
 
 from evidence.rules import messages as em
 from evidence.rules.events import Persist
@@ -819,6 +820,51 @@ def test_a_claim_that_no_file_knows_is_true(world: World) -> None:
     b.reserve(60, evictable=False)
     assert b.has == 0
     assert world.file is not None and world.file.leases[0].name == "chat"
+
+
+def test_what_is_held_counts_once_after_the_file_was_lost(world: World) -> None:
+    """It was in use before its holder came back, and no lease was known then."""
+    world.used["training"] = 10
+    a = world.holder("a", 60)
+    world.restart(lost=True)
+    world.advance(0.5)
+    assert world.device().foreign == 70
+    a.comes_back(a.claims())
+    assert world.device().foreign == 10
+    b = world.tree("b")
+    b.reserve(40, evictable=False)
+    world.advance(3)
+    assert b.has == 0 and world.alarms == ""
+    b.reserve(30, name="less", evictable=False)
+    b.says(m.Withdraw(number=1))
+    assert b.has == 30
+
+
+def test_what_grew_after_the_file_was_copied_counts_once(world: World) -> None:
+    world.used["training"] = 10
+    a = world.holder("a", 30)
+    old = world.file
+    a.resize(a.lease, 60)
+    world.used[a.name] = 60
+    world.file = old
+    world.restart()
+    world.advance(0.5)
+    assert world.device().foreign == 40
+    a.comes_back(a.claims())
+    assert world.device().foreign == 10
+
+
+def test_what_was_known_to_be_others_is_not_taken_for_a_claimed_leases(world: World) -> None:
+    """Its holder hasn't used it yet."""
+    world.used["training"] = 30
+    world.advance(5)
+    a = world.tree("a")
+    a.reserve(60)
+    assert world.file is not None and world.file.foreign == {GPU: 30}
+    world.file = replace(world.file, leases=[])
+    world.restart()
+    a.comes_back(a.claims())
+    assert world.device().foreign == 30
 
 
 def test_a_claim_of_anothers_lease_is_refused(world: World) -> None:

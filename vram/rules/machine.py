@@ -589,7 +589,9 @@ class Machine(TreeMachine):
                 self.leases.pass_on(lease, None)
                 continue
             returning = minus(lease.returning, minus(bytes, lease.bytes))  # what it takes for its own isn't on its way
+            before = lease.counted
             self.leases.change(lease, bytes=bytes, returning=returning)
+            self.devices.claimed(minus(lease.counted, before))
             self.must_write = self.context.changed = True
         for claim in hello.claims:
             self._take_up(who, claim)
@@ -601,6 +603,7 @@ class Machine(TreeMachine):
         lease = self.leases.all.get(claim.lease)
         if lease is None and some(claim.bytes):
             lease = self.leases.add(Lease(claim.lease, claim.name, who, some(claim.bytes)))
+            self.devices.claimed(lease.bytes)
             self.context.note("claimed", lease=lease.number, name=lease.name)
             self.must_write = self.context.changed = True
         if lease is not None:
