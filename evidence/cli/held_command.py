@@ -77,6 +77,9 @@ class HeldCommand:
         """What it waits for, in words, until it is granted; and whether there is a server at all."""
         raise NotImplementedError
 
+    def is_served(self, timeout_s: float | None) -> None:
+        """There is a server, and no command yet: what is still to be known of it. Raises what `ask` does."""
+
     def started(self) -> None:
         """The command runs."""
 
@@ -85,21 +88,25 @@ class HeldCommand:
     def run(self) -> int:
         let_signals_end_it()
         # Threads inherit the mask: so signals come to this thread alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, BELL))
+        minded = (*PASSED_ON, BELL)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, minded)
         self.session.begin()
         threading.Thread(target=self._watch, name="hold-watch", daemon=True).start()
         began = time.monotonic()
         try:
+            # Signals may end this process wherever it may wait for long, and nothing has begun.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.session.welcomed(self._left(began))
+            self.is_served(self._left(began))
+            signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self._fork(before)
-            # Signals may end this process here: it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.session.vouch_for(self.command.pid, self._left(began))
             granted = self.ask(self._left(began))
             with self._decision:
                 self._granted = True
             self._say(f"granted, {granted.how}, after {time.monotonic() - began:.1f} s{granted.beside}")
-            signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, BELL))
+            signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self.command.go(granted.number)
             self.started()
         except CantRun as error:
