@@ -1,12 +1,17 @@
 """The ledger's rules, one after the other (V1 to V12 of `vram/rules/machine.py`)."""
 
+from datetime import UTC, datetime
+
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from evidence.rules import messages as em
 from evidence.rules.events import Persist
 from sidecar.machine.context import DirectoryReplaced, Stop, Time
+from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
+from vram.cli.status_text import status_lines
 from vram.rules import messages as m
 from vram.rules.queue import MOST_OF_ONE
 
@@ -1116,3 +1121,28 @@ def test_a_plan_is_only_a_question(world: World) -> None:
     first = world.machine.plan()
     assert first == world.machine.plan() and len(world.machine.context.out) == before
     assert not [effect for effect in world.machine.context.out if isinstance(effect, Persist)][1:]
+
+
+def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_out() -> None:
+    world = World(patience_s=0.1)
+    devices = [f"{number:02}".ljust(128, "d") for number in range(60)]
+    each = dict.fromkeys(devices, 2)
+    world.totals = dict.fromkeys(devices, 2 * 70)
+    a, b = Tree(world, "a", 500, 500), world.tree("b")
+    world.trees["a"] = a
+    world.used[a.name] = dict(world.totals)
+    a.register([m.Claim(n, f"{n}".ljust(200, "n"), each, evictable=False) for n in range(1, 71)])
+    for number in range(20):
+        b.reserve(needs=each, name=f"{number}".ljust(200, "b"))
+        a.resize(number + 1, 0, bytes=dict.fromkeys(devices, 1))
+    world.advance(0.2)
+    seen = world.status
+    assert len(msgspec.msgpack.encode(seen)) <= MAX_FRAME_BYTES
+    assert (seen.leases_total, seen.waiters_total) == (70, 20)
+    more = [seen.leases_total - len(seen.leases), seen.waiters_total - len(seen.waiters)]
+    said = status_lines(seen, datetime.now(UTC))
+    assert [line for line in said if "which don't fit" in line] == [
+        f"and {count} more, which don't fit into the answer" for count in more
+    ]
+    shown = len(seen.alarms) - 1
+    assert f"{len(world.machine.context.alarms) - shown} more alarms don't fit into the answer" in seen.alarms[-1]

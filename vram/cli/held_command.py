@@ -94,7 +94,8 @@ class HeldCommand(held_command.HeldCommand):
     def waiting(self) -> Iterator[tuple[str, bool]]:
         for status in watch_forever(self.options.run_dir):
             if status is None:
-                yield f"no ledger at {self.options.run_dir}: start one (vram --run-dir DIR), or give its --run-dir", False
+                where = self.options.run_dir
+                yield f"no ledger at {where}: start one (vram --run-dir DIR), or give its --run-dir", False
                 continue
             if not self._named.is_set():
                 if not status.devices and not status.memory_why:

@@ -244,7 +244,7 @@ class Status(Message, frozen=True):
     devices: list[DeviceState]
     leases: list[LeaseState]
     leases_total: int
-    """All of them; `leases` has the first."""
+    """All of them; `leases` has the first, as many as go into one frame. So it is with all that may be many."""
     waiters: list[WaiterState]
     """In order."""
     waiters_total: int

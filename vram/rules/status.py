@@ -2,20 +2,19 @@
 one frame, however many leases there are.
 """
 
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
-from sidecar.machine.context import Context, rfc3339
+from sidecar.machine.context import Context, fitting, rfc3339
 from vram.rules import messages as m
 from vram.rules.devices import Devices
 from vram.rules.events import Config
 from vram.rules.leases import Lease, Leases
 from vram.rules.messages import Bytes
-from vram.rules.queue import Queue
+from vram.rules.queue import Queue, Waiter
 from vram.rules.recovery import Recovery
 
-MOST_LEASES = 1000
-MOST_WAITERS = 100
+LEASES_BYTES, WAITERS_BYTES, REMEMBERED_BYTES, ALARMS_BYTES = 500_000, 150_000, 150_000, 100_000
 
 
 def status_of(
@@ -27,30 +26,39 @@ def status_of(
     recovery: Recovery,
     remembered: dict[str, Bytes],
 ) -> m.Status:
+    waiters = (_waiter(waiter, queue.lacks(waiter), recovery.why) for waiter in queue.line())
+    newest = fitting(reversed(remembered.items()), REMEMBERED_BYTES)
     return m.Status(
         devices=[_device(config, leases, devices, device) for device in devices.totals],
-        leases=[_lease(lease, context.now) for lease in islice(leases.all.values(), MOST_LEASES)],
+        leases=fitting((_lease(lease, context.now) for lease in leases.all.values()), LEASES_BYTES),
         leases_total=len(leases.all),
-        waiters=[
-            m.WaiterState(
-                waiter.name,
-                waiter.tree.engine_id,
-                waiter.tree.pid,
-                queue.lacks(waiter),
-                waiter.priority,
-                rfc3339(waiter.since_wall),
-                waiter.waits_for or recovery.why,
-            )
-            for waiter in queue.line()[:MOST_WAITERS]
-        ],
+        waiters=fitting(waiters, WAITERS_BYTES),
         waiters_total=len(queue.waiters),
         settled=recovery.why,
         memory_why=config.memory_why,
-        remembered=remembered,
-        alarms=list(context.alarms.values()),
+        remembered=dict(newest[::-1]),
+        alarms=_alarms(list(context.alarms.values())),
         evidence=config.evidence,
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
+    )
+
+
+def _alarms(alarms: Sequence[str]) -> list[str]:
+    shown = fitting(alarms, ALARMS_BYTES)
+    more = len(alarms) - len(shown)
+    return [*shown, f"{more} more alarms don't fit into the answer: see the server's log"] if more else shown
+
+
+def _waiter(waiter: Waiter, lacks: Bytes, unsettled: str) -> m.WaiterState:
+    return m.WaiterState(
+        waiter.name,
+        waiter.tree.engine_id,
+        waiter.tree.pid,
+        lacks,
+        waiter.priority,
+        rfc3339(waiter.since_wall),
+        waiter.waits_for or unsettled,
     )
 
 
