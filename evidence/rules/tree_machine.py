@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 
 from evidence.rules import events as e
 from evidence.rules import messages as m
-from evidence.rules.admission import NOT_INTRODUCED, Admitted, Claims, Host, Reception, TurnedAway
+from evidence.rules.admission import NOT_INTRODUCED, Admitted, Host, Reception, TurnedAway
 from evidence.rules.callers import Caller, Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.context import Closed, Context, Persisted, PersistFailed
 from sidecar.machine.disk_writes import DiskWrites
-from sidecar.wire.versions import Spoken
 
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
@@ -40,22 +39,21 @@ class MemberEnded:
     incarnation: str
 
 
-class TreeMachine(Claims, Host):
+class TreeMachine(Host):
+    reception: Reception
+    """The derived machine's: which versions it speaks, and what a claim is worth."""
     handlers: ClassVar[Mapping[type, Callable[[Any, Any], object]]]
     requests: ClassVar[Mapping[type, Callable[[Any, e.Received, Any, Incarnation], object]]]
     """What only a registered main process may ask for."""
     of_any_caller: ClassVar[Mapping[type, Callable[[Any, e.Received, Any, Caller], object]]]
     """What every caller that has introduced itself may ask for."""
 
-    def __init__(self, config: e.Config, history_size: int, spoken: Spoken) -> None:
-        self.context: Context[Any] = Context(history_size)
-        self.evidence = Evidence(config, self.context)
-        self.incarnations = self.evidence.incarnations
-        self.callers = Callers(self.context, self.evidence.copies.left)
-        self.reception = Reception(self.context, self.evidence, self.callers, spoken, self, self)
-        self.disk: DiskWrites[Any] = DiskWrites()
-        self.must_write = False
-        """The last write doesn't say how things stand now."""
+    def __init__(self, context: Context[Any], evidence: Evidence, disk: DiskWrites[Any]) -> None:
+        self.context = context
+        self.evidence = evidence
+        self.incarnations = evidence.incarnations
+        self.callers = Callers(context, evidence.copies.left)
+        self.disk = disk
         self._members_ended: set[str] = set()
         """Incarnations that lost a member which the file still names."""
 
@@ -137,7 +135,7 @@ class TreeMachine(Claims, Host):
         return self.disk.asked
 
     def keeps_unheard(self, hello: Any) -> None:
-        self.must_write = True
+        self.disk.now()
 
     def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
         self.evidence.hand_back(who if message.tree == who.name else None, message.numbers, event.peers)
@@ -170,11 +168,15 @@ class TreeMachine(Claims, Host):
         for name in sorted(self._members_ended):
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()
-        self.must_write = False
         self.persist(number)
 
+    @property
+    def must_write(self) -> bool:
+        """The last write doesn't say how things stand now."""
+        return self.context.now >= self.disk.due_at
+
     def write_if_due(self) -> None:
-        if self.must_write or self.context.now >= self.disk.due_at:
+        if self.must_write:
             self.write()
         self.context.wake(self.disk.due_at)
 

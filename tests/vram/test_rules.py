@@ -13,7 +13,7 @@ from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
 from vram.cli.status_text import status_lines
 from vram.rules import messages as m
-from vram.rules.queue import MOST_OF_ONE
+from vram.rules.requests import MOST_OF_ONE
 
 
 @pytest.fixture
@@ -884,11 +884,11 @@ def test_a_claim_of_anothers_lease_is_refused(world: World) -> None:
 def test_a_new_number_is_no_claimed_ones(world: World) -> None:
     a = world.holder("a", 10)
     world.restart(lost=True)
-    a.comes_back([m.Claim(world.machine.newest + 1, "x", {GPU: 10})])
+    a.comes_back([m.Claim(world.machine.grants.newest + 1, "x", {GPU: 10})])
     world.advance(3)
     b = world.tree("b")
     b.reserve(10)
-    assert b.lease == world.machine.newest and len(world.status.leases) == 2
+    assert b.lease == world.machine.grants.newest and len(world.status.leases) == 2
 
 
 def test_without_a_file_nothing_is_leased_before_a_holder_had_the_time_to_come(world: World) -> None:

@@ -3,33 +3,24 @@ one frame, however many leases there are.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from sidecar.machine.context import Context, fitting, rfc3339
+from sidecar.machine.context import fitting, rfc3339
 from vram.rules import messages as m
-from vram.rules.devices import Devices
-from vram.rules.events import Config
-from vram.rules.leases import Lease, Leases
+from vram.rules.books import Books
+from vram.rules.leases import Lease, Waiter
 from vram.rules.messages import Bytes
-from vram.rules.queue import Queue, Waiter
+from vram.rules.queue import Queue
 from vram.rules.recovery import Recovery
 
 LEASES_BYTES, WAITERS_BYTES, REMEMBERED_BYTES, ALARMS_BYTES = 500_000, 150_000, 150_000, 100_000
 
 
-def status_of(
-    config: Config,
-    context: Context[Any],
-    leases: Leases,
-    devices: Devices,
-    queue: Queue,
-    recovery: Recovery,
-    remembered: dict[str, Bytes],
-) -> m.Status:
+def status_of(books: Books, queue: Queue, recovery: Recovery, remembered: dict[str, Bytes]) -> m.Status:
+    config, context, leases, devices = books.config, books.context, books.leases, books.devices
     waiters = (_waiter(waiter, queue.lacks(waiter), recovery.why) for waiter in queue.line())
     newest = fitting(reversed(remembered.items()), REMEMBERED_BYTES)
     return m.Status(
-        devices=[_device(config, leases, devices, device) for device in devices.totals],
+        devices=[_device(books, device) for device in devices.totals],
         leases=fitting((_lease(lease, context.now) for lease in leases.all.values()), LEASES_BYTES),
         leases_total=len(leases.all),
         waiters=fitting(waiters, WAITERS_BYTES),
@@ -62,7 +53,8 @@ def _waiter(waiter: Waiter, lacks: Bytes, unsettled: str) -> m.WaiterState:
     )
 
 
-def _device(config: Config, leases: Leases, devices: Devices, device: str) -> m.DeviceState:
+def _device(books: Books, device: str) -> m.DeviceState:
+    leases, devices = books.leases, books.devices
     total, used = devices.totals[device], devices.used.get(device)
     return m.DeviceState(
         device,
@@ -70,7 +62,7 @@ def _device(config: Config, leases: Leases, devices: Devices, device: str) -> m.
         leases.leased[device],
         leases.sum_returning[device],
         devices.foreign[device],
-        config.keep_free,
+        books.config.keep_free,
         max(0, devices.room(device)),
         None if used is None else total - used,
     )
