@@ -434,9 +434,6 @@ class Machine:
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
-    def _on_hindered(self, event: e.Hindered) -> None:
-        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
-
 
 _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
     e.Started: Machine._on_started,
@@ -454,7 +451,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.PathWatched: lambda machine, event: machine.context.path_watched(event),
-    e.Hindered: Machine._on_hindered,
+    e.Hindered: lambda machine, event: machine.context.hindered(event),
     e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
 

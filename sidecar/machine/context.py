@@ -208,6 +208,12 @@ class Context(Generic[Effects]):
         else:
             self.calm("watch")
 
+    def hindered(self, event: Hindered) -> None:
+        if event.why:
+            self.alarm("connections", event.why)
+        else:
+            self.calm("connections")
+
     def calm(self, *keys: str) -> None:
         for key in keys:
             if self.alarms.pop(key, None) is not None:

@@ -273,9 +273,6 @@ class Machine(TreeMachine):
         self._started = False
         self.context.out.append(Stop(event.why))
 
-    def _on_hindered(self, event: Hindered) -> None:
-        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
-
 
 Machine.handlers = {
     **TreeMachine.handlers,
@@ -286,7 +283,7 @@ Machine.handlers = {
     ),
     PersistFailed: Machine._on_persist_failed,
     DirectoryReplaced: Machine._on_directory_replaced,
-    Hindered: Machine._on_hindered,
+    Hindered: lambda machine, event: machine.context.hindered(event),
     PathWatched: lambda machine, event: machine.context.path_watched(event),
     Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
