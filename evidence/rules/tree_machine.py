@@ -16,7 +16,7 @@ from evidence.rules.admission import NOT_INTRODUCED, Admitted, Host, Reception, 
 from evidence.rules.callers import Caller, Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
-from sidecar.machine.context import Closed, Context, Persisted, PersistFailed
+from sidecar.machine.context import Closed, Context, Hindered, PathWatched, Persisted, PersistFailed, Tick
 from sidecar.machine.disk_writes import DiskWrites
 
 MEMBER_WRITE_S = 0.05
@@ -71,8 +71,19 @@ class TreeMachine(Host):
         """A write, with this number, of everything that outlives this server, as it is now."""
         raise NotImplementedError
 
+    def written(self, number: int) -> None:
+        """So much is on disk; what it owed to that is said next."""
+
     def on_disk(self, owed: Any) -> None:
         """What it owed, beside answers."""
+
+    def holds(self, who: Incarnation) -> bool:
+        """The file knows its members."""
+        return who.bound
+
+    def hand_out(self) -> None:
+        """Copies of pidfds."""
+        self.reception.hand_out(0)
 
     # -- who calls -------------------------------------------------------------------------------------------------
 
@@ -110,7 +121,7 @@ class TreeMachine(Host):
             if who.conn is not None:
                 self.callers.end(who.conn)
                 who.conn = None
-        elif who.bound:
+        elif self.holds(who):
             self._members_ended.add(who.name)
             if who.stage is Stage.PRESENT:  # else the write of its end comes soon enough
                 self.disk.soon(self.context.now + MEMBER_WRITE_S)
@@ -128,8 +139,8 @@ class TreeMachine(Host):
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
         file knows it if its tree is bound. Returns the write that must be on disk before.
         """
-        self.reception.hand_out(0)
-        if not who.bound:
+        self.hand_out()
+        if not self.holds(who):
             return 0
         self.write()
         return self.disk.asked
@@ -139,11 +150,11 @@ class TreeMachine(Host):
 
     def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
         self.evidence.hand_back(who if message.tree == who.name else None, message.numbers, event.peers)
-        self.reception.hand_out(0)
+        self.hand_out()
 
     def kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
         self.evidence.copies.taken(event.conn, message.copies)
-        self.reception.hand_out(0)
+        self.hand_out()
 
     def watch(self, event: e.Received, message: Any, caller: Caller) -> None:
         caller.watching = self.context.changed = True
@@ -153,10 +164,14 @@ class TreeMachine(Host):
     def send(self, conn: int, message: Any, processes: tuple[int, ...] = ()) -> None:
         self.context.out.append(e.Send(conn, message, processes))
 
+    def say(self, conn: int, message: Any) -> None:
+        """What it tells is on disk."""
+        self.send(conn, message)
+
     def say_on_disk(self, conn: int, message: Any, after: int) -> None:
         """Now, or as soon as that write is on disk."""
         if self.disk.done >= after:
-            self.send(conn, message)
+            self.say(conn, message)
         elif len(self.disk.owed) >= MOST_OWED:
             self.callers.end(conn)
         else:
@@ -183,13 +198,14 @@ class TreeMachine(Host):
     def on_persisted(self, event: Persisted) -> None:
         due = self.disk.persisted(event.seq)
         self.context.calm("persist")
+        self.written(event.seq)
         for owed in due:
             if isinstance(owed, MemberEnded):
                 self.incarnations.drop_dead(owed.incarnation)
             elif not isinstance(owed, Answer):
                 self.on_disk(owed)
             elif owed.conn in self.callers.by_conn:
-                self.send(owed.conn, owed.message)
+                self.say(owed.conn, owed.message)
         self.incarnations.written(event.seq)
 
     def on_persist_failed(self, event: PersistFailed) -> bool:
@@ -211,4 +227,7 @@ TreeMachine.handlers = {
     e.LookedUp: lambda machine, event: machine.evidence.heard(event),
     Persisted: TreeMachine.on_persisted,
     PersistFailed: TreeMachine.on_persist_failed,
+    PathWatched: lambda machine, event: machine.context.path_watched(event),
+    Hindered: lambda machine, event: machine.context.hindered(event),
+    Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }

@@ -45,12 +45,9 @@ from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.tree_machine import TreeMachine
 from sidecar.machine.context import (
     DirectoryReplaced,
-    Hindered,
-    PathWatched,
     PersistFailed,
     Publish,
     Stop,
-    Tick,
     Time,
 )
 from sidecar.machine.plan import Plan
@@ -106,7 +103,7 @@ class Machine(TreeMachine):
             self._conclude()
         if context.changed:
             context.changed = False
-            self.reception.hand_out(0)
+            self.hand_out()
             context.out.append(Publish())
         return context.out
 
@@ -283,9 +280,6 @@ Machine.handlers = {
     ),
     PersistFailed: Machine._on_persist_failed,
     DirectoryReplaced: Machine._on_directory_replaced,
-    Hindered: lambda machine, event: machine.context.hindered(event),
-    PathWatched: lambda machine, event: machine.context.path_watched(event),
-    Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
 Machine.requests = {
     **TreeMachine.requests,
