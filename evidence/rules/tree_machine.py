@@ -16,7 +16,17 @@ from evidence.rules.admission import NOT_INTRODUCED, Admitted, Host, Reception, 
 from evidence.rules.callers import Caller, Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
-from sidecar.machine.context import Closed, Context, Hindered, PathWatched, Persisted, PersistFailed, Tick
+from sidecar.machine.context import (
+    Closed,
+    Context,
+    DirectoryReplaced,
+    Hindered,
+    PathWatched,
+    Persisted,
+    PersistFailed,
+    Stop,
+    Tick,
+)
 from sidecar.machine.disk_writes import DiskWrites
 
 MEMBER_WRITE_S = 0.05
@@ -54,6 +64,8 @@ class TreeMachine(Host):
         self.incarnations = evidence.incarnations
         self.callers = Callers(context, evidence.copies.left)
         self.disk = disk
+        self.is_started = False
+        """It may decide: it knows what the server before has left, and its clients find it."""
         self._members_ended: set[str] = set()
         """Incarnations that lost a member which the file still names."""
 
@@ -208,6 +220,11 @@ class TreeMachine(Host):
                 self.say(owed.conn, owed.message)
         self.incarnations.written(event.seq)
 
+    def on_directory_replaced(self, event: DirectoryReplaced) -> None:
+        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
+        self.is_started = False
+        self.context.out.append(Stop(event.why))
+
     def on_persist_failed(self, event: PersistFailed) -> bool:
         """False: that decides nothing; else what follows from it would be one more write that fails, and so on."""
         return self.disk.failed(event.seq, event.why, self.context.now)
@@ -227,6 +244,7 @@ TreeMachine.handlers = {
     e.LookedUp: lambda machine, event: machine.evidence.heard(event),
     Persisted: TreeMachine.on_persisted,
     PersistFailed: TreeMachine.on_persist_failed,
+    DirectoryReplaced: TreeMachine.on_directory_replaced,
     PathWatched: lambda machine, event: machine.context.path_watched(event),
     Hindered: lambda machine, event: machine.context.hindered(event),
     Tick: lambda machine, event: None,  # time has passed; the conclusions follow

@@ -71,7 +71,6 @@ class Machine(TreeMachine):
         self.broken = ""
         """Which of its own rules this machine has broken: a bug. No waiter is granted any more then."""
         self._invariants = Invariants()
-        self._started = False
         self._state = State.FREE
 
     @property
@@ -85,7 +84,7 @@ class Machine(TreeMachine):
         context.begin(time)
         try:
             self.handlers[type(event)](self, event)
-            if self._started:
+            if self.is_started:
                 self._conclude()
             broken = self._invariants.check(self.succession, self.incarnations, self.disk)
         except WrongTransition as error:
@@ -328,7 +327,7 @@ class Machine(TreeMachine):
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started) -> None:
-        self._started = True
+        self.is_started = True
         record, succession = event.record, self.succession
         succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor
         succession.exclusion.begin()
@@ -337,11 +336,6 @@ class Machine(TreeMachine):
             succession.bind()
             self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
-
-    def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
-        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
-        self._started = False
-        self.context.out.append(e.Stop(event.why))
 
 
 Machine.handlers = {
@@ -352,7 +346,6 @@ Machine.handlers = {
     e.NamesTaken: lambda machine, event: machine.succession.exclusion.taken(event),
     e.MemoryRead: lambda machine, event: machine.succession.memory_read(event),
     e.PersistFailed: Machine._on_persist_failed,
-    e.DirectoryReplaced: Machine._on_directory_replaced,
 }
 Machine.requests = {
     **TreeMachine.requests,

@@ -44,10 +44,8 @@ from evidence.rules.incarnation import MAIN, Incarnation, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.tree_machine import TreeMachine
 from sidecar.machine.context import (
-    DirectoryReplaced,
     PersistFailed,
     Publish,
-    Stop,
     Time,
 )
 from sidecar.machine.plan import Plan
@@ -91,7 +89,6 @@ class Machine(TreeMachine):
         self.recovery = Recovery(config, self.evidence)
         self.broken = ""
         """Its own rules go round in a circle: a bug. Nothing is granted any more then."""
-        self._started = False
 
     # -- the one door ----------------------------------------------------------------------------------------------
 
@@ -99,7 +96,7 @@ class Machine(TreeMachine):
         context = self.context
         context.begin(time)
         self.handlers[type(event)](self, event)
-        if self._started:
+        if self.is_started:
             self._conclude()
         if context.changed:
             context.changed = False
@@ -233,7 +230,7 @@ class Machine(TreeMachine):
             self.context.alarm("persist", f"vram.json can't be written ({event.why}): nothing is leased until it can")
 
     def _on_started(self, event: Started) -> None:
-        self._started, record, self.grants.newest = True, event.record, event.number_floor
+        self.is_started, record, self.grants.newest = True, event.record, event.number_floor
         same_boot = record is not None and self.evidence.begin(record.processes)
         self.recovery.begin(event, self.context.now, same_boot=same_boot)
         if record is None:
@@ -265,11 +262,6 @@ class Machine(TreeMachine):
             self.devices.came(event)
             self.context.changed = True
 
-    def _on_directory_replaced(self, event: DirectoryReplaced) -> None:
-        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
-        self._started = False
-        self.context.out.append(Stop(event.why))
-
 
 Machine.handlers = {
     **TreeMachine.handlers,
@@ -279,7 +271,6 @@ Machine.handlers = {
         event, keep=bool(machine.recovery.lost_file)
     ),
     PersistFailed: Machine._on_persist_failed,
-    DirectoryReplaced: Machine._on_directory_replaced,
 }
 Machine.requests = {
     **TreeMachine.requests,

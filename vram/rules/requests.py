@@ -32,7 +32,7 @@ class Requests(Part):
         elif named is not None and named.tree is who:
             self._deny(who, message.number, f"{message.name} is this tree's already: resize it")
         else:
-            self._wait(message, who, message.name, needs, message.priority, message.evictable, None)
+            self._wait(message, who, needs, message)
 
     def resize(self, event: Received, message: m.Resize, who: Incarnation) -> None:
         lease = self.leases.all.get(message.lease)
@@ -47,22 +47,15 @@ class Requests(Part):
         left = {device: min(count, wanted.get(device, 0)) for device, count in lease.bytes.items()}
         self.returns.give_back(lease, some(left), unused=message.unused)
         if minus(wanted, lease.bytes):
-            self._wait(message, who, lease.name, wanted, lease.priority, lease.evictable, lease)
+            self._wait(message, who, wanted, lease)
             return
         if wanted:
             self.grants.remember(lease)
         self.disk.owe_next(Telling(who, message.number, lease))
 
-    def _wait(
-        self,
-        message: m.Reserve | m.Resize,
-        who: Incarnation,
-        name: str,
-        needs: Bytes,
-        priority: int,
-        evictable: bool,
-        lease: Lease | None,
-    ) -> None:
+    def _wait(self, message: m.Reserve | m.Resize, who: Incarnation, needs: Bytes, of: m.Reserve | Lease) -> None:
+        """`of`: a new lease, or the one that is to grow."""
+        lease = of if isinstance(of, Lease) else None
         waiters, has = self.queue.waiters, len(self.leases.of_tree(who.name))
         waiting = sum(waiter.tree is who for waiter in waiters.values())
         too_many = lease is None and waiting + has >= m.MOST_LEASES_OF_ONE
@@ -70,8 +63,9 @@ class Requests(Part):
             self._deny(who, message.number, "too many leases, or too many that wait")
             return
         since, wall = self.context.now - message.waited_s, self.context.wall - message.waited_s
-        self.queue.join(Waiter(who, message.number, name, needs, priority, evictable, since, wall, lease))
-        self.context.note("waiting", name=name, tree=who.name)
+        waiter = Waiter(who, message.number, of.name, needs, of.priority, of.evictable, since, wall, lease)
+        self.queue.join(waiter)
+        self.context.note("waiting", name=waiter.name, tree=who.name)
 
     def _deny(self, who: Incarnation, number: int, why: str) -> None:
         self.context.note("denied", why=why)
