@@ -31,9 +31,10 @@ E10. What lives and can't be talked with (another version) counts as living unti
 E11. An event costs a look at what it concerns, however many incarnations there are. (`looks.py`)
 
 For a server: `rules/evidence.py`, and `rules/admission.py`: which callers come in, where only what a claim is worth is
-the server's own. What it says and asks: `rules/events.py`; over a socket: `rules/messages.py`; in a file:
-`rules/record.py`. The shell that a server derives from is `shell/shell.py`, with callers and pidfds;
-`shell/lifefiles.py`: which life files there are.
+the server's own. Its machine derives from `rules/tree_machine.py`. What it says and asks: `rules/events.py`; over a
+socket: `rules/messages.py`; in a file: `rules/record.py`. The shell that a server derives from is `shell/shell.py`,
+with callers and pidfds, and where it keeps a record `shell/record_shell.py`; `shell/lifefiles.py`: which life files
+there are.
 
 For a process of a tree, towards any such server: `rules/standing.py`, whose rules have a C, with the words in
 `rules/client_events.py`; its shell is `shell/session.py`: the life lock, the way to the server, the copies kept. A

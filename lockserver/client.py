@@ -18,7 +18,6 @@ next one, and calls `on_lost` when what was held is lost (by default the process
 
 import contextlib
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from evidence.rules.standing import Me
+from evidence.shell.membership import Memberships
 from evidence.shell.session import Errors, ProcessSession
 from lockserver.rules import client_events as c
 from lockserver.rules import messages as m
@@ -37,7 +37,6 @@ from sidecar.kernel import exclusive_names
 from sidecar.machine.client_shell import Ask
 from sidecar.terminal.exit_codes import EX_LOST
 from sidecar.terminal.logs import complain
-from sidecar.terminal.names import NAME
 from sidecar.wire.frames import close_all
 
 __all__ = [
@@ -385,8 +384,7 @@ class Membership(Session):
     """A process of an engine's tree, other than the main one. Keep it for as long as the process lives."""
 
 
-_joined: dict[tuple[int, Path, str], Membership] = {}
-"""This process's memberships: it needs one of each, however often it asks."""
+_memberships = Memberships(Membership, RUN_DIR_VARIABLE, TREE_VARIABLE, absolute)
 
 
 def join(
@@ -399,24 +397,7 @@ def join(
     """Makes this process a member of its engine's tree; call it before it touches a device. Both names come from the
     environment as a rule. A process that has joined already gets the same membership again.
     """
-    run_dir = run_dir or os.environ.get(RUN_DIR_VARIABLE)
-    tree = tree or os.environ.get(TREE_VARIABLE)
-    if not run_dir or not tree:
-        raise LockError(f"which engine's process is this? Neither given nor in {RUN_DIR_VARIABLE} and {TREE_VARIABLE}")
-    engine_id, _, incarnation = tree.rpartition(".")
-    if not re.fullmatch(NAME, engine_id):
-        raise LockError(f"{tree!r} is no start of an engine: its name is ENGINE_ID.RANDOM")
-    key = (os.getpid(), absolute(run_dir), tree)
-    membership = _joined.get(key)
-    if membership is None or membership.closed:
-        membership = _joined[key] = Membership(run_dir, Me(engine_id, incarnation, os.getpid(), False), on_lost)
-        membership.begin()
-    try:
-        membership.welcomed(timeout_s)
-    except LockError:
-        del _joined[key]
-        membership.close()  # a process that was refused must not keep the life lock of a dead engine
-        raise
+    membership: Membership = _memberships.join(LockError, run_dir, tree, on_lost, timeout_s)
     return membership
 
 

@@ -10,9 +10,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from sidecar.kernel import process_setup
 from sidecar.terminal import server_command
-from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import Parser, directory
 
@@ -40,7 +38,7 @@ def parser() -> Parser:
         shown_default="all that the ledger knows",
         help="where models run whose entry names none",
     )
-    server_command.declare(p, "serve Prometheus metrics there (/metrics), and /live for a liveness probe")
+    server_command.declare(p)
     return p
 
 
@@ -52,28 +50,12 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
     from pool.models_file import BadFile
     from pool.shell.metrics import Metrics
     from pool.shell.server import Options, Server
-    from sidecar.http import metrics
-    from sidecar.kernel.durable import AlreadyLocked
-    from sidecar.machine.shell import STOPPED_BY_SIGNAL
 
-    process_setup.raise_descriptor_limit()
-    try:
-        counted = Metrics() if options.metrics is not None else None
+    def server(counted: Metrics | None) -> Server:
         wanted = Options(options.run_dir, options.models, options.devices, options.socket_mode, options.allow_uid)
-        server = Server(wanted, log, counted)
-        try:
-            if counted is not None:
-                metrics.serve(options.metrics, counted.registry, server.loop)
-            server.start()
-        except (CannotStart, metrics.MetricsUnavailable):
-            server.close()
-            raise
-    except (CannotStart, AlreadyLocked, BadFile, metrics.MetricsUnavailable) as error:
-        print(f"pool: {'; '.join(str(argument) for argument in error.args)}", file=sys.stderr)
-        return 1
-    why = server.run()
-    log.info("stopped", why=why)
-    return 0 if why in STOPPED_BY_SIGNAL else 1
+        return Server(wanted, log, counted)
+
+    return server_command.serve(options, log, Metrics, server, signals=Server.heed_signals, wrong=BadFile)
 
 
 if __name__ == "__main__":

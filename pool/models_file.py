@@ -377,14 +377,16 @@ def estimated(entry: Entry) -> int:
 
 
 def by_name(name: str) -> int:
-    """`Qwen3-8B`, `Llama-3.1-70B-AWQ`, `model-q4_k_m.gguf`: billions of weights, and how many bits each has."""
-    billions = re.search(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])", name)
+    """`Qwen3-8B`, `mixtral-8x7b`, `Llama-3.1-70B-AWQ`, `model-q4_k_m.gguf`: billions of weights, and how many bits each
+    has.
+    """
+    billions = re.search(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])", name)
     if billions is None:
         return 0
     bits = 16.0
     for pattern, those in ((r"(?i)awq|gptq|int4|[-_]q4|4bit|fp4", 4.5), (r"(?i)fp8|int8|[-_]q8|8bit", 8.5)):
         bits = those if re.search(pattern, name) else bits
-    return round(float(billions[1]) * 1e9 * bits / 8 * SAFETENSORS)
+    return round(int(billions[1] or 1) * float(billions[2]) * 1e9 * bits / 8 * SAFETENSORS)
 
 
 # -- what has changed ----------------------------------------------------------------------------------------------

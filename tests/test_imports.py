@@ -61,7 +61,7 @@ OUTBUILDINGS: dict[str, set[str]] = {
 PACKAGES = OURS | set(OUTBUILDINGS)
 
 # Pure, and of use to other packages, so beside the rooms.
-PURE_AT_THE_TOP = {"engine_shim.kv", "gms.layout", "gms.pack", "lockserver.advice", "pool.entries", "vram.estimates"}
+PURE_AT_THE_TOP = {"engine_shim.kv", "gms.layout", "gms.pack", "lockserver.advice", "pool.entries"}
 # Pure, and no rule lives there: what is said, what things are called, what a turn has in common.
 WITHOUT_RULES = {
     "dual_pods.rules.events",

@@ -143,33 +143,44 @@ class LedgerClient(Session):
         priority: int = 0,
         evictable: bool = True,
         timeout_s: float | None = None,
+        called_off: threading.Event | None = None,
     ) -> Lease:
         """Blocks until this tree has so many bytes of each device, all of them or none. The lowest priority is the most
-        urgent. Raises NotInTime: then it has none of it. Refused: it can never have it, and why. ValueError: the wire
-        doesn't take it.
+        urgent. Raises NotInTime: then it has none of it; so it is where another thread says `call_off(called_off)`.
+        Refused: it can never have it, and why. ValueError: the wire doesn't take it.
         """
         want = c.Want(next(self._numbers), name, dict(needs), priority, evictable)
         m.check(m.Reserve(number=0, name=name, needs=want.needs, priority=priority, evictable=evictable))
-        return self._got(name, want, timeout_s)
+        return self._got(name, want, timeout_s, called_off)
 
-    def resize(self, lease: Lease, needs: Mapping[str, int], timeout_s: float | None = None) -> Lease:
+    def resize(
+        self,
+        lease: Lease,
+        needs: Mapping[str, int],
+        timeout_s: float | None = None,
+        called_off: threading.Event | None = None,
+    ) -> Lease:
         """The lease is to have so much. Less is given back at once, and must not be in use any more; for more this
         waits like `reserve`, and raises the same.
         """
         m.check(m.Resize(number=0, lease=lease.number, bytes=dict(needs)))
-        return self._got(lease.name, c.Change(next(self._numbers), lease.number, dict(needs)), timeout_s)
+        return self._got(lease.name, c.Change(next(self._numbers), lease.number, dict(needs)), timeout_s, called_off)
 
     def give_back(self, lease: Lease) -> None:
         """It ends; its memory must not be in use any more. Doesn't wait for the server."""
         self.resize(lease, {})
 
-    def _got(self, name: str, wish: c.Want | c.Change, timeout_s: float | None) -> Lease:
-        answer = self.ask(Ask(wish), timeout_s)
+    def _got(
+        self, name: str, wish: c.Want | c.Change, timeout_s: float | None, called_off: threading.Event | None
+    ) -> Lease:
+        answer = self.ask(Ask(wish, called_off), timeout_s)
         self.raise_if_over(answer)
         if isinstance(answer, c.Denied):
             raise Refused(answer.why)
         if not isinstance(answer, c.Got):
-            raise NotInTime(f"{name} was not leased within {timeout_s:g} s")
+            off = called_off is not None and called_off.is_set()
+            until = "before that was called off" if off else f"within {timeout_s:g} s"
+            raise NotInTime(f"{name} was not leased {until}{self.unheard}")
         return Lease(answer.lease, name, answer.bytes)
 
     def touch(self, lease: Lease) -> None:

@@ -12,6 +12,7 @@ How it is done: `sidecar/wire/observer.py`.
 from collections.abc import Iterator
 from pathlib import Path
 
+from evidence.rules import messages as em
 from sidecar.wire import observer as looking
 from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent, Whom
 from vram.rules import messages as m
@@ -43,8 +44,8 @@ def whom(host_dir: Path | str) -> Whom:
         socket=run_dir / SOCKET,
         start=f"vram --run-dir {host_dir}",
         decoder=m.from_server,
-        hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
-        last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
+        hello=em.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
+        last_words={em.Refused: Refused, em.Problem: Refused, em.Busy: Busy, em.Incompatible: Incompatible},
         without_it="holders go on without it",
     )
 

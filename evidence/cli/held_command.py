@@ -14,20 +14,42 @@ grant. What is asked for, and of which server, is a derived class's business; th
 import argparse
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
+from evidence.cli import held_options
 from evidence.shell.lifefiles import LIFE
 from sidecar.kernel import peers
 from sidecar.kernel.guard import Command
-from sidecar.machine.guarded import BELL, PASSED_ON, CantRun, GuardedCommand, let_signals_end_it
+from sidecar.machine.guarded import BELL, PASSED_ON, CantRun, GuardedCommand, find, let_signals_end_it
 from sidecar.terminal import logs
 from sidecar.terminal.exit_codes import EX_CANT_RUN, EX_LOST
 from sidecar.wire.observer import ObserverError
 
 REFUSED, NOT_IN_TIME = 69, 75
+
+
+def hold(
+    prog: str,
+    options: argparse.Namespace,
+    check: Callable[[dict[str, int]], object],
+    held: Callable[[argparse.Namespace, str, dict[str, int]], "HeldCommand"],
+) -> int:
+    """What can be known to be wrong is said before anything is asked for: `check` raises ValueError."""
+    needs = held_options.needs(options)
+    try:
+        check(needs)
+    except ValueError as error:
+        options.parser.error(str(error))
+    try:
+        program = find(options.words[0])
+    except CantRun as error:
+        print(f"{prog} hold: {error}", file=sys.stderr)
+        return error.code
+    return held(options, program, needs).run()
 
 
 class Granted(NamedTuple):
@@ -46,8 +68,9 @@ class HeldCommand:
     """What is said when it is not held any more."""
     variable: ClassVar[str]
 
-    def __init__(self, options: argparse.Namespace, program: str) -> None:
+    def __init__(self, options: argparse.Namespace, program: str, needs: dict[str, int]) -> None:
         self.options = options
+        self.needs = needs
         self.command = GuardedCommand(self.complain)
         self._program = program
         self.session: Any = self.client()
@@ -77,6 +100,9 @@ class HeldCommand:
         """What it waits for, in words, until it is granted; and whether there is a server at all."""
         raise NotImplementedError
 
+    def is_served(self, timeout_s: float | None) -> None:
+        """There is a server, and no command yet: what is still to be known of it. Raises what `ask` does."""
+
     def started(self) -> None:
         """The command runs."""
 
@@ -85,21 +111,25 @@ class HeldCommand:
     def run(self) -> int:
         let_signals_end_it()
         # Threads inherit the mask: so signals come to this thread alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, BELL))
+        minded = (*PASSED_ON, BELL)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, minded)
         self.session.begin()
         threading.Thread(target=self._watch, name="hold-watch", daemon=True).start()
         began = time.monotonic()
         try:
+            # Signals may end this process wherever it may wait for long, and nothing has begun.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.session.welcomed(self._left(began))
+            self.is_served(self._left(began))
+            signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self._fork(before)
-            # Signals may end this process here: it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.session.vouch_for(self.command.pid, self._left(began))
             granted = self.ask(self._left(began))
             with self._decision:
                 self._granted = True
             self._say(f"granted, {granted.how}, after {time.monotonic() - began:.1f} s{granted.beside}")
-            signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, BELL))
+            signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self.command.go(granted.number)
             self.started()
         except CantRun as error:

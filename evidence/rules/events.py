@@ -34,6 +34,10 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
+    server_incarnation: str = ""
+    server_pid: int = 0
+    evidence: str = "peer pidfd"
+    """How ends are seen, in words."""
     boot_id: str = ""
     pid_namespace: str = ""
     """In which the numbers of processes in the file are to be read."""

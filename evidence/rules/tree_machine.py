@@ -12,13 +12,22 @@ from typing import Any, ClassVar
 
 from evidence.rules import events as e
 from evidence.rules import messages as m
-from evidence.rules.admission import NOT_INTRODUCED, Admitted, Claims, Host, Reception, TurnedAway
+from evidence.rules.admission import NOT_INTRODUCED, Admitted, Host, Reception, TurnedAway
 from evidence.rules.callers import Caller, Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
-from sidecar.machine.context import Closed, Context, Persisted, PersistFailed
+from sidecar.machine.context import (
+    Closed,
+    Context,
+    DirectoryReplaced,
+    Hindered,
+    PathWatched,
+    Persisted,
+    PersistFailed,
+    Stop,
+    Tick,
+)
 from sidecar.machine.disk_writes import DiskWrites
-from sidecar.wire.versions import Spoken
 
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
@@ -40,22 +49,23 @@ class MemberEnded:
     incarnation: str
 
 
-class TreeMachine(Claims, Host):
+class TreeMachine(Host):
+    reception: Reception
+    """The derived machine's: which versions it speaks, and what a claim is worth."""
     handlers: ClassVar[Mapping[type, Callable[[Any, Any], object]]]
     requests: ClassVar[Mapping[type, Callable[[Any, e.Received, Any, Incarnation], object]]]
     """What only a registered main process may ask for."""
     of_any_caller: ClassVar[Mapping[type, Callable[[Any, e.Received, Any, Caller], object]]]
     """What every caller that has introduced itself may ask for."""
 
-    def __init__(self, config: e.Config, history_size: int, spoken: Spoken) -> None:
-        self.context: Context[Any] = Context(history_size)
-        self.evidence = Evidence(config, self.context)
-        self.incarnations = self.evidence.incarnations
-        self.callers = Callers(self.context, self.evidence.copies.left)
-        self.reception = Reception(self.context, self.evidence, self.callers, spoken, self, self)
-        self.disk: DiskWrites[Any] = DiskWrites()
-        self.must_write = False
-        """The last write doesn't say how things stand now."""
+    def __init__(self, context: Context[Any], evidence: Evidence, disk: DiskWrites[Any]) -> None:
+        self.context = context
+        self.evidence = evidence
+        self.incarnations = evidence.incarnations
+        self.callers = Callers(context, evidence.copies.left)
+        self.disk = disk
+        self.is_started = False
+        """It may decide: it knows what the server before has left, and its clients find it."""
         self._members_ended: set[str] = set()
         """Incarnations that lost a member which the file still names."""
 
@@ -73,8 +83,19 @@ class TreeMachine(Claims, Host):
         """A write, with this number, of everything that outlives this server, as it is now."""
         raise NotImplementedError
 
+    def written(self, number: int) -> None:
+        """So much is on disk; what it owed to that is said next."""
+
     def on_disk(self, owed: Any) -> None:
         """What it owed, beside answers."""
+
+    def holds(self, who: Incarnation) -> bool:
+        """The file knows its members."""
+        return who.bound
+
+    def hand_out(self) -> None:
+        """Copies of pidfds."""
+        self.reception.hand_out(0)
 
     # -- who calls -------------------------------------------------------------------------------------------------
 
@@ -112,7 +133,7 @@ class TreeMachine(Claims, Host):
             if who.conn is not None:
                 self.callers.end(who.conn)
                 who.conn = None
-        elif who.bound:
+        elif self.holds(who):
             self._members_ended.add(who.name)
             if who.stage is Stage.PRESENT:  # else the write of its end comes soon enough
                 self.disk.soon(self.context.now + MEMBER_WRITE_S)
@@ -130,22 +151,22 @@ class TreeMachine(Claims, Host):
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
         file knows it if its tree is bound. Returns the write that must be on disk before.
         """
-        self.reception.hand_out(0)
-        if not who.bound:
+        self.hand_out()
+        if not self.holds(who):
             return 0
         self.write()
         return self.disk.asked
 
     def keeps_unheard(self, hello: Any) -> None:
-        self.must_write = True
+        self.disk.now()
 
     def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
         self.evidence.hand_back(who if message.tree == who.name else None, message.numbers, event.peers)
-        self.reception.hand_out(0)
+        self.hand_out()
 
     def kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
         self.evidence.copies.taken(event.conn, message.copies)
-        self.reception.hand_out(0)
+        self.hand_out()
 
     def watch(self, event: e.Received, message: Any, caller: Caller) -> None:
         caller.watching = self.context.changed = True
@@ -155,10 +176,14 @@ class TreeMachine(Claims, Host):
     def send(self, conn: int, message: Any, processes: tuple[int, ...] = ()) -> None:
         self.context.out.append(e.Send(conn, message, processes))
 
+    def say(self, conn: int, message: Any) -> None:
+        """What it tells is on disk."""
+        self.send(conn, message)
+
     def say_on_disk(self, conn: int, message: Any, after: int) -> None:
         """Now, or as soon as that write is on disk."""
         if self.disk.done >= after:
-            self.send(conn, message)
+            self.say(conn, message)
         elif len(self.disk.owed) >= MOST_OWED:
             self.callers.end(conn)
         else:
@@ -170,25 +195,35 @@ class TreeMachine(Claims, Host):
         for name in sorted(self._members_ended):
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()
-        self.must_write = False
         self.persist(number)
 
+    @property
+    def must_write(self) -> bool:
+        """The last write doesn't say how things stand now."""
+        return self.context.now >= self.disk.due_at
+
     def write_if_due(self) -> None:
-        if self.must_write or self.context.now >= self.disk.due_at:
+        if self.must_write:
             self.write()
         self.context.wake(self.disk.due_at)
 
     def on_persisted(self, event: Persisted) -> None:
         due = self.disk.persisted(event.seq)
         self.context.calm("persist")
+        self.written(event.seq)
         for owed in due:
             if isinstance(owed, MemberEnded):
                 self.incarnations.drop_dead(owed.incarnation)
             elif not isinstance(owed, Answer):
                 self.on_disk(owed)
             elif owed.conn in self.callers.by_conn:
-                self.send(owed.conn, owed.message)
+                self.say(owed.conn, owed.message)
         self.incarnations.written(event.seq)
+
+    def on_directory_replaced(self, event: DirectoryReplaced) -> None:
+        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
+        self.is_started = False
+        self.context.out.append(Stop(event.why))
 
     def on_persist_failed(self, event: PersistFailed) -> bool:
         """False: that decides nothing; else what follows from it would be one more write that fails, and so on."""
@@ -209,4 +244,8 @@ TreeMachine.handlers = {
     e.LookedUp: lambda machine, event: machine.evidence.heard(event),
     Persisted: TreeMachine.on_persisted,
     PersistFailed: TreeMachine.on_persist_failed,
+    DirectoryReplaced: TreeMachine.on_directory_replaced,
+    PathWatched: lambda machine, event: machine.context.path_watched(event),
+    Hindered: lambda machine, event: machine.context.hindered(event),
+    Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }

@@ -14,6 +14,8 @@ from sidecar.terminal.names import NAME
 
 LIFE = "life"
 """The directory of life files, beside its server's socket."""
+SERVER_LOCK = "server.lock"
+"""Beside it, too: one server per directory."""
 _NAME = re.compile(rf"{NAME}\.[0-9a-f]{{8,32}}")
 SHOWN_MOST = 100
 """A command line is cut there."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from sidecar.kernel import host_usage
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.extras import how_to_get
 
 Reader = Callable[[], dict[str, tuple[int, int]]]
@@ -23,7 +24,7 @@ START_S = 2.0
 KINDS = ("auto", "nvml", "host", "none")
 
 
-class NoReader(Exception):
+class NoReader(CannotStart):
     """The reader that was asked for can't be had."""
 
 

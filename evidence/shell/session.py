@@ -91,6 +91,11 @@ class ProcessSession(ClientShell):
             raise self.errors.not_in_time(f"no {self.server} answered at {self.run_dir} within {timeout_s:g} s")
         self.raise_if_over(answer)
 
+    @property
+    def unheard(self) -> str:
+        """For a sentence about what hasn't come in time."""
+        return "" if self._joined else f": no {self.server} answers at {self.run_dir}"
+
     def vouch_for(self, pid: int, timeout_s: float | None = None) -> None:
         """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before.
         Only a main process does.

@@ -168,6 +168,12 @@ class Lease(Effect, frozen=True):
     timeout_s: float = 0.0
 
 
+class CallOff(Effect, frozen=True):
+    """This wish for a lease isn't wanted any more: `Leased` comes as soon as the ledger has heard of that."""
+
+    wish: int
+
+
 class Forget(Effect, frozen=True):
     """Close the descriptors of these slabs."""
 

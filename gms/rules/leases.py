@@ -35,6 +35,10 @@ class Leases:
         self._context.out.append(e.Lease(key, target, self._wishes, max(wait_s, 0.0)))
         return self._wishes
 
+    def call_off(self, wish: int) -> None:
+        """Until it is answered it has its place in the ledger's queue, and the region's next wish is behind it."""
+        self._context.out.append(e.CallOff(wish))
+
     def answered(self, event: e.Leased) -> None:
         key, target = self._growing.pop(event.wish)
         if not event.why:

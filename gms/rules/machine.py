@@ -416,9 +416,6 @@ class Machine:
         if self.device.file.says is not None:
             self.device.file.write_again()
 
-    def _on_hindered(self, event: e.Hindered) -> None:
-        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
-
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Started: Machine._on_started,
@@ -435,7 +432,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.FileGone: Machine._on_file_gone,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.PathWatched: lambda machine, event: machine.context.path_watched(event),
-    e.Hindered: Machine._on_hindered,
+    e.Hindered: lambda machine, event: machine.context.hindered(event),
     e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
 

@@ -79,7 +79,10 @@ class Making:
 
     def withdraw(self, conn: int) -> Wanted | None:
         """It isn't wanted any more."""
-        return self._wanted.pop(conn, None)
+        wanted = self._wanted.pop(conn, None)
+        if wanted is not None and wanted.leasing:
+            self._leases.call_off(wanted.leasing)
+        return wanted
 
     def failed(self, event: e.NotAllocated) -> Wanted | None:
         """None: it is tried again, or isn't wanted any more."""

@@ -7,7 +7,6 @@ memory is then foreign to the ledger, which measures it.
 
 import math
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -28,13 +27,20 @@ class Ledger:
         self._leases: dict[str, Lease] = {}
         self._turns: dict[str, threading.Lock] = defaultdict(threading.Lock)
         """One wish at a time for a region: a writer may have gone while its wish waits, and another come."""
+        self._waiting: dict[int, threading.Event] = {}
+        """By wish: what calls it off."""
 
     def lease(self, effect: e.Lease) -> None:
         if effect.wish:
-            work = (self._turns[effect.key], effect)
+            called_off = self._waiting[effect.wish] = threading.Event()
+            work = (self._turns[effect.key], effect, called_off)
             threading.Thread(target=self._grow, args=work, name="gms-lease", daemon=True).start()
         elif lease := self._leases.pop(effect.key, None):
             self._try(lambda: self._shrink(effect, lease))
+
+    def call_off(self, wish: int) -> None:
+        if called_off := self._waiting.get(wish):
+            self._client.call_off(called_off)
 
     def _shrink(self, effect: e.Lease, lease: Lease) -> None:
         """Doesn't wait for the ledger."""
@@ -43,25 +49,26 @@ class Ledger:
         else:
             self._client.give_back(lease)
 
-    def _grow(self, turn: threading.Lock, effect: e.Lease) -> None:
+    def _grow(self, turn: threading.Lock, effect: e.Lease, called_off: threading.Event) -> None:
         with turn:
-            why = self._try(lambda: self._got(effect))
+            why = self._try(lambda: self._got(effect, called_off))
+        self._waiting.pop(effect.wish)
         self._inbox.give(e.Leased(effect.wish, why and f"no lease of the host's memory for it: {why}"))
 
-    def _got(self, effect: e.Lease) -> None:
-        until = time.monotonic() + effect.timeout_s
-
-        def left_s() -> float | None:
-            return max(until - time.monotonic(), 0.0) if math.isfinite(until) else None
-
-        self._client.welcomed(left_s())
+    def _got(self, effect: e.Lease, called_off: threading.Event) -> None:
+        timeout_s = effect.timeout_s if math.isfinite(effect.timeout_s) else None
         lease, needs = self._leases.get(effect.key), {self._device: effect.bytes}
         if lease is not None:
-            self._leases[effect.key] = self._client.resize(lease, needs, left_s())
+            self._leases[effect.key] = self._client.resize(lease, needs, timeout_s, called_off)
         else:
             name = f"gms/{self._device}/{effect.key}"
             self._leases[effect.key] = self._client.reserve(
-                name, needs, priority=MOST_PATIENT, evictable=False, timeout_s=left_s()
+                name,
+                needs,
+                priority=MOST_PATIENT,
+                evictable=False,
+                timeout_s=timeout_s,
+                called_off=called_off,
             )
 
     def _try(self, does: Callable[[], object]) -> str:

@@ -218,6 +218,10 @@ class Server(Shell):
         assert self._ledger is not None
         self._ledger.lease(effect)
 
+    def _do_call_off(self, effect: e.CallOff) -> None:
+        assert self._ledger is not None
+        self._ledger.call_off(effect.wish)
+
     def _exported(self, handle: Handle) -> e.Slab:
         descriptor = self.memory.export(handle)
         try:
@@ -338,6 +342,7 @@ class Server(Shell):
         e.ForgetProcess: _do_forget_process,
         e.Allocate: _do_allocate,
         e.Lease: _do_lease,
+        e.CallOff: _do_call_off,
         e.Forget: _do_forget,
         e.CheckMemory: _do_check_memory,
         e.CheckPeer: _do_check_peer,

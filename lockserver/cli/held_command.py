@@ -10,6 +10,15 @@ from evidence.cli.held_command import Granted
 from lockserver.cli import status_text
 from lockserver.client import LockClient
 from lockserver.observer import watch_forever
+from lockserver.rules import messages as m
+
+
+def hold(options: argparse.Namespace) -> int:
+    def check(needs: dict[str, int]) -> None:
+        m.check(m.Acquire(needs=needs))
+        m.check(m.Serving(url=options.serving))
+
+    return held_command.hold("lockctl", options, check, HeldCommand)
 
 
 class HeldCommand(held_command.HeldCommand):
@@ -19,10 +28,7 @@ class HeldCommand(held_command.HeldCommand):
     variable = "FAILOVER_TOKEN"
     session: LockClient
 
-    def __init__(self, options: argparse.Namespace, program: str, needs: dict[str, int]) -> None:
-        self._needs = needs
-        self._memory_why = ""
-        super().__init__(options, program)
+    _memory_why = ""
 
     def client(self) -> LockClient:
         return LockClient(
@@ -34,8 +40,8 @@ class HeldCommand(held_command.HeldCommand):
         )
 
     def ask(self, timeout_s: float | None) -> Granted:
-        token = self.session.acquire(self._needs, timeout_s).token
-        unread = self._memory_why if self._needs else ""
+        token = self.session.acquire(self.needs, timeout_s).token
+        unread = self._memory_why if self.needs else ""
         beside = f"; it wasn't checked that it is free: {unread}" if unread else ""
         return Granted(token, f"with token {token}", beside)
 

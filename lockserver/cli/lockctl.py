@@ -19,20 +19,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
-from lockserver.cli import hold as holding
+from evidence.cli import held_options
 from lockserver.cli import lockctl_help as words
 from lockserver.cli import status_text
-from lockserver.observer import NoServer, Observer, ServerSilent, watch_forever
+from lockserver.observer import Observer, watch_forever
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import SOCKET
 from sidecar.terminal import looking
 from sidecar.terminal.commands import Commands, run, with_command
 from sidecar.terminal.looking import fields
-from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import say, terminal_paint
+from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_zero, valued
+from sidecar.terminal.terminal import say
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -40,42 +39,14 @@ _BY_STATE = {"HELD": HELD, "FREE": FREE}
 RUN_DIR = "the lock server's run directory"
 
 
-# -- status, watch, history ----------------------------------------------------------------------------------------
-
-
-def status(options: argparse.Namespace) -> int:
-    try:
-        with Observer(options.run_dir, options.answer_timeout_s) as observer:
-            seen = observer.ask(m.AskStatus(), m.Status)
-    except (NoServer, ServerSilent) as error:
-        if options.json:
-            say(json.dumps({"state": "NO_SERVER", "error": str(error)}))
-        raise
-    if options.json:
-        say(json.dumps(fields(seen)))
-    else:
-        for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
-            say(line)
-    return _BY_STATE.get(seen.state, NOT_YET)
-
-
-def watch(options: argparse.Namespace) -> int:
-    paint = terminal_paint()
-    away = paint("NO SERVER ", status_text.Tone.BAD) + f" none answers at {options.run_dir}; the holder serves on"
-    looking.changes(
-        watch_forever(options.run_dir, options.answer_timeout_s),
-        lambda seen: away if seen is None else status_text.change_line(seen, paint),
-        lambda seen: {"state": "NO_SERVER"} if seen is None else fields(seen),
-        as_json=options.json,
-    )
-    return 0
-
-
-def history(options: argparse.Namespace) -> int:
-    with Observer(options.run_dir, options.answer_timeout_s) as observer:
-        answer = observer.ask(m.AskHistory(), m.History)
-    looking.history(answer.events, answer.left_out, options.last, as_json=options.json)
-    return 0
+LOOKS = looking.Looks(
+    Observer,
+    watch_forever,
+    m,
+    status_text,
+    "the holder serves on",
+    code=lambda seen: _BY_STATE.get(seen.state, NOT_YET),
+)
 
 
 # -- switchover, sleep, wake ---------------------------------------------------------------------------------------
@@ -195,7 +166,9 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def hold(options: argparse.Namespace) -> int:
-    return holding.hold(options)
+    from lockserver.cli.held_command import hold
+
+    return hold(options)
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
@@ -210,10 +183,7 @@ def parser() -> Parser:
         answers="the server",
     )
     add = commands.add
-    add("status", status, "Who serves, who waits, and what for.", words.STATUS)
-    add("watch", watch, "A line for every change.", words.WATCH)
-    command = add("history", history, "What has happened, oldest first.", words.HISTORY)
-    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
+    LOOKS.add_to(commands, ("Who serves, who waits, and what for.", words.STATUS), words.WATCH, words.HISTORY)
     command = add("switchover", switchover, "Lets the next engine take over, on purpose.", words.SWITCHOVER)
     command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
     for_rest = add(
@@ -235,15 +205,14 @@ def parser() -> Parser:
         "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
     )
     add("doctor", doctor, "Checks what the lock stands on, and says what to do.", words.DOCTOR)
-    holding.declare(
-        add(
-            "hold",
-            hold,
-            "Runs a command while this engine holds the lock; it is released when both are gone.",
-            words.HOLD,
-            prints=False,
-        )
-    )
+    what = "Runs a command while this engine holds the lock; it is released when both are gone."
+    command = add("hold", hold, what, words.HOLD, prints=False)
+    command.usage = "lockctl hold --engine-id ID [--needs DEVICE=BYTES]... [--serving URL] [...] -- COMMAND..."
+    command.setting("--engine-id", parse=name, required=True, metavar="ID", help="what this is called in status")
+    help = "where the command serves, for all that watch; said when it is started"
+    command.add_argument("--serving", default="", metavar="URL", help=help)
+    what = "memory that must be free for the grant"
+    held_options.declare(command, needs=what, waits_for="the lock", grace="in a switchover")
     return commands.parser
 
 

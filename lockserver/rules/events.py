@@ -45,9 +45,6 @@ from sidecar.machine.context import WatchDeath as WatchDeath
 
 
 class Config(evidence.Config, frozen=True, kw_only=True):
-    server_incarnation: str
-    server_pid: int = 0
-    evidence: str = "peer pidfd"
     window_s: float = 10.0
     memory_bound_s: float = math.inf
     """After so long a grant is made though the memory that it needs isn't free; by default never."""
@@ -59,9 +56,6 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     """The specification's letter: after the window a silent holder counts as dead, whatever its life lock says."""
     grant_unproven: bool = False
     """After the window a free life lock is enough, though nothing proves the end of every process."""
-    reads_memory: bool = False
-    memory_why: str = ""
-    """Why it reads none."""
     at_rest: bool = False
     """A lock that has no file yet is at rest."""
     recipients: int = 4

@@ -36,14 +36,11 @@ The rules, and where they stand:
 The permit `init` is a lock too, with less (`permit.py`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from evidence.rules.admission import NOT_INTRODUCED, Admitted, Reception, TurnedAway
-from evidence.rules.callers import Caller, Callers
+from evidence.rules.admission import Admitted, Reception, TurnedAway
+from evidence.rules.callers import Caller
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import MAIN, Incarnation, Stage
+from evidence.rules.tree_machine import Answer, TreeMachine
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.claims import Claims
@@ -57,46 +54,23 @@ from lockserver.rules.succession import Succession
 from sidecar.machine.disk_writes import DiskWrites
 from sidecar.wire.versions import Spoken
 
-MEMBER_WRITE_S = 0.05
-"""A member's normal end is on disk by then; several at a time cost one write."""
-MOST_OWED = 10_000
 
+class Machine(TreeMachine):
+    context: Context
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is said once it is on disk."""
-
-    conn: int
-    message: m.ServerMessage
-
-
-@dataclass(frozen=True, slots=True)
-class MemberEnded:
-    """Its clients may drop their copies of the dead one's pidfd: the file doesn't name it any more."""
-
-    incarnation: str
-
-
-class Machine:
     def __init__(self, config: e.Config) -> None:
+        context = Context(config.history_size)
+        super().__init__(context, Evidence(config, context), DiskWrites())
         self.config = config
-        self.context = Context(config.history_size)
-        self.evidence = Evidence(config, self.context)
-        self.incarnations = self.evidence.incarnations
-        self.callers = Callers(self.context, self.evidence.copies.left)
         self.succession = succession = Succession(config, self.context, self.callers, self.evidence)
         permit, rest = succession.permit.lock, succession.rest
         claims = Claims(self.context, self.active, permit, rest, lambda: succession.newest_token, succession.give_back)
         spoken = Spoken(m.OLDEST, m.PROTOCOL)
         self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
         self.hearsay = Hearsay(config, self.context, self.evidence)
-        self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
         self.broken = ""
         """Which of its own rules this machine has broken: a bug. No waiter is granted any more then."""
         self._invariants = Invariants()
-        self._started = False
-        self._members_ended: set[str] = set()
-        """Incarnations that lost a member which the file still names."""
         self._state = State.FREE
 
     @property
@@ -109,8 +83,8 @@ class Machine:
         context = self.context
         context.begin(time)
         try:
-            _HANDLERS[type(event)](self, event)
-            if self._started:
+            self.handlers[type(event)](self, event)
+            if self.is_started:
                 self._conclude()
             broken = self._invariants.check(self.succession, self.incarnations, self.disk)
         except WrongTransition as error:
@@ -119,7 +93,7 @@ class Machine:
             self._stop_granting(broken, event)
         if context.changed:
             context.changed = False
-            self._hand_out()
+            self.hand_out()
             context.out.append(e.Publish())
         return context.out
 
@@ -136,9 +110,7 @@ class Machine:
         """Draw every conclusion that is due."""
         succession = self.succession
         succession.conclude(may_grant=not self.disk.failing and not self.broken)
-        if succession.must_write or succession.rest.must_write or self.context.now >= self.disk.due_at:
-            self._write()
-        self.context.wake(self.disk.due_at)
+        self.write_if_due()
         if succession.state is not self._state:
             self._state, self.context.changed = succession.state, True
 
@@ -158,30 +130,14 @@ class Machine:
     # -- ends (rule 1) ---------------------------------------------------------------------------------------------
 
     def closed(self, conn: int) -> None:
-        caller = self.callers.leave(conn)
         self.succession.switchover.asker_left(conn)
-        who = caller.incarnation if caller is not None else None
-        if who is None or not self.evidence.closed(who, conn):
-            return
-        dead = who.main is not None and who.main.dead
-        self.succession.lose(who, Stage.DOOMED if dead else Stage.LOST, "end of file")
+        super().closed(conn)
 
-    def _on_died(self, event: e.Died) -> None:
-        found = self.evidence.heard(event)
-        if found is None:
-            return
-        who, was_main = found
-        if was_main:
-            self.succession.lose(who, Stage.DOOMED, "pidfd")
-            if who.conn is not None:
-                self.callers.end(who.conn)
-                who.conn = None
-        elif self.succession.holds(who):
-            self._members_ended.add(who.name)
-            if who.stage is Stage.PRESENT:  # else the write of its end comes soon enough
-                self.disk.soon(self.context.now + MEMBER_WRITE_S)
-        else:
-            self.incarnations.drop_dead(who.name)
+    def lost(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
+        self.succession.lose(who, stage, seen_by)
+
+    def holds(self, who: Incarnation) -> bool:
+        return self.succession.holds(who)
 
     # -- who comes in (rules 2, 7, 8 and 10) -----------------------------------------------------------------------
 
@@ -197,7 +153,7 @@ class Machine:
         self.succession.learn_of(token)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
-            self._write()
+            self.write()
         after = max((lock.recorded_by or 0 for lock in held), default=0)
         self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
 
@@ -217,17 +173,7 @@ class Machine:
         )
         self.say_on_disk(conn, welcome, after)
 
-    def record_member(self, who: Incarnation) -> int:
-        """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
-        file knows it if its incarnation holds. Returns the write that must be on disk before.
-        """
-        self._hand_out()
-        if not self.succession.holds(who):
-            return 0
-        self._write()
-        return self.disk.asked
-
-    def _hand_out(self) -> None:
+    def hand_out(self) -> None:
         """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters."""
         holder, copies = self.active.holder, self.evidence.copies
         self.reception.hand_out(self.active.token)
@@ -243,19 +189,6 @@ class Machine:
         self.context.out.append(e.Send(conn, message, processes))
 
     # -- requests --------------------------------------------------------------------------------------------------
-
-    def _on_received(self, event: e.Received) -> None:
-        message, caller = event.message, self.callers.by_conn.get(event.conn)
-        if isinstance(message, m.Register | m.Join | m.Observe):
-            self.reception.introduce(event, message)
-        elif caller is None:
-            self.reception.throw_out(event, NOT_INTRODUCED)
-        elif type(message) in _OF_ANY_CALLER:
-            _OF_ANY_CALLER[type(message)](self, event, message, caller)
-        elif caller.incarnation is None or not caller.main:
-            self.reception.throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
-        else:
-            _REQUESTS[type(message)](self, event, message, caller.incarnation)
 
     def _on_acquire(self, event: e.Received, message: m.Acquire, who: Incarnation) -> None:
         succession = self.succession
@@ -308,14 +241,7 @@ class Machine:
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.learn_of(self.active.token)  # it may have been heard of just now
-        self._hand_out()  # a process that only its own main process knew of is one to keep a copy of
-
-    def _on_kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
-        self.evidence.copies.taken(event.conn, message.copies)
-        self._hand_out()
-
-    def _on_watch(self, event: e.Received, message: m.Watch, caller: Caller) -> None:
-        caller.watching = self.context.changed = True
+        self.hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:
         self.context.send(event.conn, self.status)
@@ -345,16 +271,7 @@ class Machine:
         granted = m.Granted(lock=lock.name, token=token, proven=lock.proven)
         self.context.out.append(e.Send(conn, granted, names=lock is self.active))
 
-    def say_on_disk(self, conn: int, message: m.ServerMessage, after: int) -> None:
-        """Now, or as soon as that write is on disk (rule 5)."""
-        if self.disk.done >= after:
-            self._say(conn, message)
-        elif len(self.disk.owed) >= MOST_OWED:
-            self.callers.end(conn)
-        else:
-            self.disk.owe(Answer(conn, message), after)
-
-    def _say(self, conn: int, message: m.ServerMessage) -> None:
+    def say(self, conn: int, message: m.ServerMessage) -> None:
         holds = message.holds if isinstance(message, m.Welcome) else {}
         for lock in self.succession.locks:
             if lock.name in holds:
@@ -363,16 +280,15 @@ class Machine:
 
     # -- writing (rule 5) ------------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
-        """Everything that outlives this server, as it is now."""
-        number, succession = self.disk.ask(), self.succession
+    @property
+    def must_write(self) -> bool:
+        return self.succession.must_write or self.succession.rest.must_write or super().must_write
+
+    def persist(self, number: int) -> None:
+        succession = self.succession
         succession.bind()
-        self.incarnations.writes(number)
-        for lock in self.succession.locks:
+        for lock in succession.locks:
             lock.written_by(number)
-        for name in sorted(self._members_ended):
-            self.disk.owe(MemberEnded(name))
-        self._members_ended.clear()
         for conn, step in succession.rest.owed:
             self.disk.owe(Answer(conn, step))
         succession.rest.owed.clear()
@@ -380,21 +296,13 @@ class Machine:
         record = succession.recovery.record(succession.active, succession.permit.lock, succession.newest_token)
         self.context.out.append(e.Persist(number, record))
 
-    def _on_persisted(self, event: e.Persisted) -> None:
-        due = self.disk.persisted(event.seq)
-        self.context.calm("persist")
+    def written(self, number: int) -> None:
         if self.broken:
             self.succession.take_back()
             self.succession.must_write = True  # the file names a waiter that was chosen and never told
         for lock in self.succession.locks:
-            if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= event.seq:
+            if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= number:
                 self._granted(lock)
-        for owed in due:
-            if isinstance(owed, MemberEnded):
-                self.incarnations.drop_dead(owed.incarnation)
-            elif owed.conn in self.callers.by_conn:
-                self._say(owed.conn, owed.message)
-        self.incarnations.written(event.seq)
 
     def _granted(self, lock: Lock) -> None:
         lock.tell()
@@ -407,8 +315,8 @@ class Machine:
             self.succession.switchover.granted(holder, lock.token)
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        if not self.disk.failed(event.seq, event.why, self.context.now):
-            return  # else what follows from it would be one more write that fails, and so on for ever
+        if not self.on_persist_failed(event):
+            return
         self.succession.take_back()
         self.context.alarm(
             "persist",
@@ -419,7 +327,7 @@ class Machine:
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started) -> None:
-        self._started = True
+        self.is_started = True
         record, succession = event.record, self.succession
         succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor
         succession.exclusion.begin()
@@ -429,38 +337,18 @@ class Machine:
             self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
-    def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
-        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
-        self._started = False
-        self.context.out.append(e.Stop(event.why))
 
-    def _on_hindered(self, event: e.Hindered) -> None:
-        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
-
-
-_HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
+Machine.handlers = {
+    **TreeMachine.handlers,
     e.Started: Machine._on_started,
-    e.Received: Machine._on_received,
-    e.Closed: lambda machine, event: machine.closed(event.conn),
-    e.Died: Machine._on_died,
-    e.OutOfReach: lambda machine, event: machine.evidence.heard(event),
-    e.LifeProbed: lambda machine, event: machine.evidence.heard(event),
-    e.LookedUp: lambda machine, event: machine.evidence.heard(event),
     e.StrangersProbed: lambda machine, event: machine.evidence.strangers.probed(event, keep=machine.active.unnamed),
     e.LookedAt: lambda machine, event: machine.succession.looked_at(event),
     e.NamesTaken: lambda machine, event: machine.succession.exclusion.taken(event),
     e.MemoryRead: lambda machine, event: machine.succession.memory_read(event),
-    e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
-    e.DirectoryReplaced: Machine._on_directory_replaced,
-    e.PathWatched: lambda machine, event: machine.context.path_watched(event),
-    e.Hindered: Machine._on_hindered,
-    e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
-
-_REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
-    # by registered main processes only
-    m.Vouch: lambda machine, event, message, who: machine.reception.vouch(event, message, who),
+Machine.requests = {
+    **TreeMachine.requests,
     m.Acquire: Machine._on_acquire,
     m.Ready: Machine._on_ready,
     m.Prepared: Machine._on_prepared,
@@ -469,12 +357,9 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] =
     m.Withdraw: Machine._on_withdraw,
     m.Drained: Machine._on_drained,
     m.HandBack: Machine._on_hand_back,
-    m.Kept: Machine._on_kept,
 }
-
-_OF_ANY_CALLER: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
-    # by every caller that has introduced itself
-    m.Watch: Machine._on_watch,
+Machine.of_any_caller = {
+    m.Watch: TreeMachine.watch,
     m.AskStatus: Machine._on_ask_status,
     m.AskHistory: Machine._on_ask_history,
     m.Switchover: Machine._on_switchover,

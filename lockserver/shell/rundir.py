@@ -11,11 +11,11 @@ import socket
 from pathlib import Path
 
 from evidence.shell.lifefiles import LIFE as LIFE
+from evidence.shell.lifefiles import SERVER_LOCK as SERVER_LOCK
 from sidecar.wire import sockets
 
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
-SERVER_LOCK = "server.lock"
 GUARD = "lockctl-guard"
 """What the guard of a held command is called, as ps shows it: it has the life lock, and doesn't join."""
 

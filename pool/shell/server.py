@@ -123,9 +123,11 @@ class Server(Shell):
             self.connections.listen(self.server_socket.open(self.options.socket_mode))
         except OSError as error:
             raise unusable(self.options.run_dir, error) from None
-        self.loop.deliver((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
         self.watch_over(self.server_socket.path, self._look_at_path)
         self.log.info("ready", socket=self.server_socket.path, pid=os.getpid(), models=len(self.machine.models))
+
+    def heed_signals(self) -> None:
+        self.loop.deliver((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGHUP:

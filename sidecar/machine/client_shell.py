@@ -34,8 +34,10 @@ LATE_S = 5.0
 class Ask:
     """What a caller waits for."""
 
-    def __init__(self, about: Any) -> None:
+    def __init__(self, about: Any, called_off: threading.Event | None = None) -> None:
         self.about = about
+        self.called_off = called_off
+        """What another thread hands to `call_off`."""
         self.thread = threading.get_ident()
         self.late = False
         """Its time is over, and its caller waits for the last word."""
@@ -106,6 +108,11 @@ class ClientShell:
         self._asked.pop(ask.thread, None)
         return ask.answer
 
+    def call_off(self, event: threading.Event) -> None:
+        """Whatever is asked with this event, now or later, waits no longer: as if its time were over."""
+        event.set()
+        self.loop.post(self._end_called_off)
+
     def close(self) -> None:
         """Ends every wait, and lets go of what the client has. A forked child closes what it has itself, and takes
         nothing from its parent.
@@ -171,9 +178,15 @@ class ClientShell:
             self.answer(before, _Superseded())
         self._asked[ask.thread] = ask
         self.on_ask(ask)
+        self._end_called_off()
+
+    def _end_called_off(self) -> None:
+        for ask in list(self._asked.values()):
+            if ask.called_off is not None and ask.called_off.is_set():
+                self._late(ask)
 
     def _late(self, ask: Ask) -> None:
-        if ask.answer is None:
+        if ask.answer is None and not ask.late:
             ask.late = True
             self.on_late(ask)
 

@@ -7,6 +7,7 @@ Pure. Shared by the parts of a machine, so that effects stand in the order in wh
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 HISTORY_BYTES = 800_000
 
 Effects = TypeVar("Effects")
+Item = TypeVar("Item")
 Detail = dict[str, str | int | float | bool]
 
 
@@ -121,6 +123,17 @@ def rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def fitting(items: Iterable[Item], most_bytes: int) -> list[Item]:
+    """The first of them, as many as take no more on the wire."""
+    found: list[Item] = []
+    for item in items:
+        most_bytes -= len(msgspec.msgpack.encode(item))
+        if most_bytes < 0:
+            break
+        found.append(item)
+    return found
+
+
 class Context(Generic[Effects]):
     def __init__(self, history_size: int) -> None:
         self.out: list[Effects | Note] = []
@@ -156,10 +169,8 @@ class Context(Generic[Effects]):
     def recent(self) -> tuple[list[HistoryEvent], int]:
         """The newest events, as many as go into one frame; and how many older ones don't."""
         events = self.history
-        room, first = HISTORY_BYTES, len(events)
-        while first and (room := room - len(msgspec.msgpack.encode(events[first - 1]))) >= 0:
-            first -= 1
-        return events[first:], first
+        newest = fitting(reversed(events), HISTORY_BYTES)
+        return newest[::-1], len(events) - len(newest)
 
     def wake(self, at: float) -> None:
         if at < self.deadline:
@@ -196,6 +207,12 @@ class Context(Generic[Effects]):
             self.alarm("watch", event.why_not)
         else:
             self.calm("watch")
+
+    def hindered(self, event: Hindered) -> None:
+        if event.why:
+            self.alarm("connections", event.why)
+        else:
+            self.calm("connections")
 
     def calm(self, *keys: str) -> None:
         for key in keys:

@@ -28,6 +28,8 @@ class DiskWrites(Generic[Owed]):
         self.due_at = math.inf
         """When to write (again) though nothing new has to be said."""
         self._owed: list[tuple[int, Owed]] = []
+        self._next: list[Owed] = []
+        """Owed to the next write."""
 
     @property
     def under_way(self) -> bool:
@@ -37,13 +39,24 @@ class DiskWrites(Generic[Owed]):
     @property
     def owed(self) -> list[Owed]:
         """What is still to be told, the oldest first."""
-        return [what for _, what in self._owed]
+        return [*(what for _, what in self._owed), *self._next]
 
     def ask(self) -> int:
         """A write begins, of everything that is so now. Returns its number."""
         self.asked += 1
         self.failing, self.due_at = "", math.inf
+        self._owed += [(self.asked, what) for what in self._next]
+        self._next.clear()
         return self.asked
+
+    def now(self) -> None:
+        """The newest write doesn't say how things stand: the next one is due."""
+        self.due_at = -math.inf
+
+    def owe_next(self, what: Owed) -> None:
+        """To be told once it is on disk by the next write, which is due."""
+        self._next.append(what)
+        self.now()
 
     def soon(self, at: float) -> None:
         """What has changed is not urgent: it is written by then, unless a write comes before."""
@@ -56,6 +69,7 @@ class DiskWrites(Generic[Owed]):
     def take_back(self, which: Callable[[Owed], bool]) -> None:
         """No client is to be told of these any more."""
         self._owed = [(to, what) for to, what in self._owed if not which(what)]
+        self._next = [what for what in self._next if not which(what)]
 
     def persisted(self, number: int) -> list[Owed]:
         """A write is on disk. Returns what may be told now, in order."""

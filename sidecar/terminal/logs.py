@@ -41,7 +41,7 @@ class Log:
         fields: Mapping[str, object] | None = None,
     ) -> None:
         """`fields` are said in every line, first: what tells this process from its likes."""
-        self._program = program
+        self.program = program
         self._as_json = json
         self._stream = stream
         self._stderr = _Stderr() if stream is None else None
@@ -90,10 +90,10 @@ class Log:
         form = _json_line if self._as_json else _text_line
         timestamp = self._timestamp()
         try:
-            return form(timestamp, level, self._program, event, fields)
+            return form(timestamp, level, self.program, event, fields)
         except Exception:  # a value whose own __str__ raises, a list that contains itself: the event is still said
             safe = {key: _printed(value) for key, value in fields.items()}
-            return form(timestamp, level, self._program, event, safe)
+            return form(timestamp, level, self.program, event, safe)
 
     def _timestamp(self) -> str:
         now = self._clock()

@@ -5,14 +5,23 @@ first.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from sidecar.kernel import process_setup
 from sidecar.machine import keeper
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.settings import Parser, host_port, mode, uids
 
+if TYPE_CHECKING:
+    from sidecar.wire.connections import Access
 
-def declare(p: Parser, metrics: str) -> None:
+METRICS = "serve Prometheus metrics there (/metrics), and /live for a liveness probe"
+
+
+def declare(p: Parser, metrics: str = METRICS) -> None:
     """`metrics`: what is served there."""
     p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help=metrics)
     keeper.declare(p)
@@ -42,3 +51,45 @@ def run(
         p.error(wrong)
     log = Log(module, json=options.log_format == "json")
     return keeper.keep(module, argv, log) if options.restart == keeper.IN_PLACE else serve(options, log)
+
+
+def access(options: argparse.Namespace) -> "Access":
+    from sidecar.wire.connections import Access
+
+    return Access(options.socket_mode, options.allow_uid, options.pidfds)
+
+
+def serve(
+    options: argparse.Namespace,
+    log: Log,
+    new_metrics: Callable[[], Any],
+    new_server: Callable[[Any], Any],
+    *,
+    signals: Callable[[Any], object] = lambda server: server.loop.stop_on_signals(),
+    wrong: type[Exception] = CannotStart,
+) -> int:
+    """Until a signal comes; returns the exit code. The server is made with its metrics, or None where none are wanted.
+    Both may raise CannotStart, or `wrong`: something that a person can put right. `signals`: it heeds them from now on.
+    """
+    from sidecar.http import metrics
+    from sidecar.kernel.durable import AlreadyLocked
+    from sidecar.machine.shell import STOPPED_BY_SIGNAL
+
+    process_setup.raise_descriptor_limit()
+    try:
+        counted = new_metrics() if options.metrics is not None else None
+        server = new_server(counted)
+        try:
+            if counted is not None:
+                metrics.serve(options.metrics, counted.registry, server.loop)
+            server.start()  # last, because it says that it is ready
+            signals(server)
+        except (CannotStart, metrics.MetricsUnavailable):
+            server.close()
+            raise
+    except (CannotStart, AlreadyLocked, metrics.MetricsUnavailable, wrong) as error:
+        print(f"{log.program}: {'; '.join(str(argument) for argument in error.args)}", file=sys.stderr)
+        return 1
+    why: str = server.run()
+    log.info("stopped", why=why)
+    return 0 if why in STOPPED_BY_SIGNAL else 1

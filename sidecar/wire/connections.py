@@ -53,6 +53,16 @@ ACCEPTS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
+class Access:
+    """Who may connect, and how their processes are seen."""
+
+    socket_mode: int = 0o600
+    allow_uids: frozenset[int] = frozenset()
+    pidfds: str = "auto"
+    """`auto`: as the kernel can. `peer`, `sent`, `none`: as an older one would."""
+
+
+@dataclass(frozen=True)
 class Protocol:
     """What is spoken here."""
 

@@ -34,6 +34,9 @@ class House:
         self.programs: list[Program] = []
         self.clients: list[GmsClient] = []
         self.window_s = 5.0
+        self.memory_wait_s = 2.0
+        self.ledger = False
+        """There is one in the run directory."""
 
     def start(self, device: str = "host:0", module: str = "gms.shell.device_process") -> subprocess.Popen[bytes]:
         """A server that listens."""
@@ -42,7 +45,8 @@ class House:
             parent_pid=os.getpid(),
             host_devices=str(self.devices),
             window_s=self.window_s,
-            memory_wait_s=2.0,
+            memory_wait_s=self.memory_wait_s,
+            ledger=self.ledger,
         )
         command = [sys.executable, "-m", module, device, msgspec.json.encode(settings).decode()]
         server = self.servers[device] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)

@@ -5,7 +5,10 @@ than it is there, and a device whose ledger has no more is a full one. `House._c
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.sessions import Doing
+from tests.gms import live
+from tests.gms.live import MIB
 from tests.gms.machine_shell import MEMORY_WAIT_S, House
+from tests.vram.programs import house as ledger_house
 
 
 def test_a_lease_grows_with_the_weights_and_ends_with_them() -> None:
@@ -70,6 +73,46 @@ def test_a_writer_that_has_gone_while_its_wish_waits_costs_the_next_one_nothing(
     assert house.leased == {"weights": 0}, "nothing is made for it"
     house.writer(2, 70)
     assert house.leased == {"weights": 70}
+
+
+def test_a_wish_is_called_off_when_its_writer_has_gone() -> None:
+    house = House(ledger=1000)
+    house.writer(1)
+    house.ledger_waits = True
+    house.says(1, m.Create(size=100))
+    assert not any(isinstance(effect, e.CallOff) for effect in house.log)
+    house.leaves(1)
+    house.writer(2)
+    house.says(2, m.Create(size=70))
+    wishes = [effect for effect in house.log if isinstance(effect, e.Lease | e.CallOff)]
+    first, off, second = wishes
+    assert isinstance(second, e.Lease) and off == e.CallOff(first.wish)
+    house.feed(e.Leased(first.wish, "it was called off"))
+    house.ledger_waits = False
+    answer = house.lease(second)
+    assert answer is not None
+    house.feed(answer)
+    assert isinstance(house.last(2), m.Created)
+
+
+def test_a_writer_that_was_killed_while_its_wish_waits_holds_up_no_other() -> None:
+    with ledger_house() as host:
+        host.serve()
+        host.holder("other").holds("one", 60 * MIB)
+        house = live.House(host.host_dir.parent, devices=())
+        house.ledger, house.memory_wait_s = True, 300.0
+        try:
+            house.start()
+            first, second = house.program("a"), house.program("b")
+            first.do("write")
+            first.tell("create", 80 * MIB)
+            host.until(lambda status: status.waiters_total, "its wish waits")
+            first.kill()
+            host.until(lambda status: not status.waiters_total, "its wish waits no more")
+            second.do("write")
+            assert second.do("create", 10 * MIB) == 0
+        finally:
+            house.close()
 
 
 def test_others_are_served_while_a_wish_waits() -> None:

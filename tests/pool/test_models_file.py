@@ -136,6 +136,7 @@ def test_memory_is_estimated_by_the_files_then_by_the_name(tmp_path: Path) -> No
     assert estimated(Entry(arguments=[str(tmp_path / "model")])) == 1300
     assert estimated(Entry(engine="reference", arguments=["--preset", "8B"])) == 0
     assert by_name("Qwen/Qwen3-8B") == round(8e9 * 2 * 1.3)
+    assert by_name("mixtral-8x7b-instruct") == round(56e9 * 2 * 1.3)
     assert by_name("Llama-3.1-70B-Instruct-AWQ") == round(70e9 * 4.5 / 8 * 1.3)
     assert by_name("gpt2") == by_name("a1b2") == 0
 

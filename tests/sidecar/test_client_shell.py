@@ -100,6 +100,20 @@ def test_an_effect_that_raises_costs_the_connection_and_no_other_effect(
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+def test_what_is_called_off_waits_no_longer_whether_it_was_asked_before_or_is_asked_later(shell: Shell) -> None:
+    off, other = threading.Event(), threading.Event()
+    asking, came = in_a_thread(lambda: shell.ask(Ask("x", off), None))
+    goes_on, answered = in_a_thread(lambda: shell.ask(Ask("y", other), None))
+    until(lambda: len(shell.asks) == 2, "both are asked")
+    shell.call_off(off)
+    asking.join(DEADLINE_S)
+    assert isinstance(came[0], TimeIsOver) and isinstance(shell.ask(Ask("z", off), None), TimeIsOver)
+    still = next(ask for ask in shell.asks if ask.about == "y")
+    shell.loop.post(lambda: shell.answer(still, "yes"))
+    goes_on.join(DEADLINE_S)
+    assert answered == ["yes"] and not shell.given_up
+
+
 def test_an_ask_is_answered_or_its_time_is_over(shell: Shell) -> None:
     asking, came = in_a_thread(lambda: shell.ask(Ask("x"), DEADLINE_S))
     until(lambda: shell.asks, "it is asked")

@@ -166,7 +166,7 @@ class World:
         """Another server, on what this one has left; the trees live on, and haven't come back."""
         self.config = replace(self.config, boot_id=boot_id)
         found = None if lost or unreadable else self.file
-        self._serve(Started(found, unreadable, number_floor=self.machine.newest + 1000))
+        self._serve(Started(found, unreadable, number_floor=self.machine.grants.newest + 1000))
 
     def answer_readings(self) -> None:
         self.reader_answers = True

@@ -16,6 +16,7 @@ from tests.support.waiting import NEVER_S, until
 from tests.vram.programs import DEVICE, MIB, TOTAL, House
 from vram.client import LedgerClient, LedgerError, NotInTime, Refused, join
 from vram.rules.messages import MOST_HEIRED
+from vram.shell.rundir import FILE, ledger_of
 
 
 def test_what_a_killed_holder_had_is_anothers_at_once(house: House) -> None:
@@ -63,6 +64,19 @@ def test_what_is_given_back_while_there_is_no_ledger_is_given_back(house: House)
     assert a.does("free") == "ok" and a.does("give", "one") == "ok"
     house.serve()
     house.until(lambda status: not status.settled and not status.leases, "it is given back")
+
+
+def test_what_is_held_counts_once_though_the_file_was_lost(house: House) -> None:
+    server = house.serve()
+    a, b = house.holder("a").holds("one", 60 * MIB), house.holder("b")
+    stopped = Process(a.program.pid)
+    stopped.stop()
+    server.kill()
+    (ledger_of(house.host_dir) / FILE).unlink()
+    house.serve()
+    house.until(lambda status: status.devices[0].foreign == 60 * MIB, "it is taken for another's")
+    stopped.go_on()
+    assert b.does("reserve", "two", 40 * MIB) == "ok" and b.does("use", 40 * MIB) == "ok"
 
 
 def test_a_holder_that_died_with_its_ledger_is_found_gone(house: House) -> None:

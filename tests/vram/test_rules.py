@@ -1,13 +1,19 @@
 """The ledger's rules, one after the other (V1 to V12 of `vram/rules/machine.py`)."""
 
+from datetime import UTC, datetime
+
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from evidence.rules import messages as em
 from evidence.rules.events import Persist
 from sidecar.machine.context import DirectoryReplaced, Stop, Time
+from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
+from vram.cli.status_text import status_lines
 from vram.rules import messages as m
-from vram.rules.queue import MOST_OF_ONE
+from vram.rules.requests import MOST_OF_ONE
 
 
 @pytest.fixture
@@ -821,6 +827,51 @@ def test_a_claim_that_no_file_knows_is_true(world: World) -> None:
     assert world.file is not None and world.file.leases[0].name == "chat"
 
 
+def test_what_is_held_counts_once_after_the_file_was_lost(world: World) -> None:
+    """It was in use before its holder came back, and no lease was known then."""
+    world.used["training"] = 10
+    a = world.holder("a", 60)
+    world.restart(lost=True)
+    world.advance(0.5)
+    assert world.device().foreign == 70
+    a.comes_back(a.claims())
+    assert world.device().foreign == 10
+    b = world.tree("b")
+    b.reserve(40, evictable=False)
+    world.advance(3)
+    assert b.has == 0 and world.alarms == ""
+    b.reserve(30, name="less", evictable=False)
+    b.says(m.Withdraw(number=1))
+    assert b.has == 30
+
+
+def test_what_grew_after_the_file_was_copied_counts_once(world: World) -> None:
+    world.used["training"] = 10
+    a = world.holder("a", 30)
+    old = world.file
+    a.resize(a.lease, 60)
+    world.used[a.name] = 60
+    world.file = old
+    world.restart()
+    world.advance(0.5)
+    assert world.device().foreign == 40
+    a.comes_back(a.claims())
+    assert world.device().foreign == 10
+
+
+def test_what_was_known_to_be_others_is_not_taken_for_a_claimed_leases(world: World) -> None:
+    """Its holder hasn't used it yet."""
+    world.used["training"] = 30
+    world.advance(5)
+    a = world.tree("a")
+    a.reserve(60)
+    assert world.file is not None and world.file.foreign == {GPU: 30}
+    world.file = replace(world.file, leases=[])
+    world.restart()
+    a.comes_back(a.claims())
+    assert world.device().foreign == 30
+
+
 def test_a_claim_of_anothers_lease_is_refused(world: World) -> None:
     a, b = world.holder("a", 60), world.tree("b")
     b.hangs_up()
@@ -833,11 +884,11 @@ def test_a_claim_of_anothers_lease_is_refused(world: World) -> None:
 def test_a_new_number_is_no_claimed_ones(world: World) -> None:
     a = world.holder("a", 10)
     world.restart(lost=True)
-    a.comes_back([m.Claim(world.machine.newest + 1, "x", {GPU: 10})])
+    a.comes_back([m.Claim(world.machine.grants.newest + 1, "x", {GPU: 10})])
     world.advance(3)
     b = world.tree("b")
     b.reserve(10)
-    assert b.lease == world.machine.newest and len(world.status.leases) == 2
+    assert b.lease == world.machine.grants.newest and len(world.status.leases) == 2
 
 
 def test_without_a_file_nothing_is_leased_before_a_holder_had_the_time_to_come(world: World) -> None:
@@ -1070,3 +1121,28 @@ def test_a_plan_is_only_a_question(world: World) -> None:
     first = world.machine.plan()
     assert first == world.machine.plan() and len(world.machine.context.out) == before
     assert not [effect for effect in world.machine.context.out if isinstance(effect, Persist)][1:]
+
+
+def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_out() -> None:
+    world = World(patience_s=0.1)
+    devices = [f"{number:02}".ljust(128, "d") for number in range(60)]
+    each = dict.fromkeys(devices, 2)
+    world.totals = dict.fromkeys(devices, 2 * 70)
+    a, b = Tree(world, "a", 500, 500), world.tree("b")
+    world.trees["a"] = a
+    world.used[a.name] = dict(world.totals)
+    a.register([m.Claim(n, f"{n}".ljust(200, "n"), each, evictable=False) for n in range(1, 71)])
+    for number in range(20):
+        b.reserve(needs=each, name=f"{number}".ljust(200, "b"))
+        a.resize(number + 1, 0, bytes=dict.fromkeys(devices, 1))
+    world.advance(0.2)
+    seen = world.status
+    assert len(msgspec.msgpack.encode(seen)) <= MAX_FRAME_BYTES
+    assert (seen.leases_total, seen.waiters_total) == (70, 20)
+    more = [seen.leases_total - len(seen.leases), seen.waiters_total - len(seen.waiters)]
+    said = status_lines(seen, datetime.now(UTC))
+    assert [line for line in said if "which don't fit" in line] == [
+        f"and {count} more, which don't fit into the answer" for count in more
+    ]
+    shown = len(seen.alarms) - 1
+    assert f"{len(world.machine.context.alarms) - shown} more alarms don't fit into the answer" in seen.alarms[-1]

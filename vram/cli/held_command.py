@@ -1,43 +1,31 @@
 """`vramctl hold`: a command under a lease. How it goes: `evidence/cli/held_command.py`."""
 
 import argparse
-import contextlib
 import os
 import re
-import sys
+import threading
 from collections.abc import Iterator
 
-from evidence.cli import held_command, held_options
+from evidence.cli import held_command
 from evidence.cli.held_command import Granted
-from sidecar.machine.guarded import CantRun, find
 from vram.cli.status_text import bytes_in_words
 from vram.client import LedgerClient
-from vram.observer import Observer, ObserverError, watch_forever
+from vram.observer import watch_forever
 from vram.rules import messages as m
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+UNKNOWN = "the ledger does not know yet what there is of each device"
 
 
 def hold(options: argparse.Namespace) -> int:
-    needs = held_options.needs(options)
-    if not needs:
-        options.parser.error("how much of which device? Say --needs DEVICE=BYTES")
-    try:
-        program = find(options.words[0])
-    except CantRun as error:
-        print(f"vramctl hold: {error}", file=sys.stderr)
-        return error.code
-    options.name = (
-        options.name or re.sub(r"[^A-Za-z0-9._-]", "-", os.path.basename(program))[:64].lstrip("._-") or "hold"
-    )
-    try:
+    def check(needs: dict[str, int]) -> None:
+        if not needs:
+            raise ValueError("how much of which device? Say --needs DEVICE=BYTES")
         m.check(m.Reserve(number=0, name=options.name, needs=needs, priority=options.priority))
-    except ValueError as error:
-        options.parser.error(str(error))
-    there: list[str] = []
-    with contextlib.suppress(ObserverError), Observer(options.run_dir, options.answer_timeout_s) as observer:
-        there = [device.device for device in observer.status().devices]
-    return HeldCommand(options, program, whole_names(needs, there)).run()
+
+    word = os.path.basename(options.words[0]) if options.words else ""
+    options.name = options.name or re.sub(r"[^A-Za-z0-9._-]", "-", word)[:64].lstrip("._-") or "hold"
+    return held_command.hold("vramctl", options, check, HeldCommand)
 
 
 def whole_names(needs: dict[str, int], there: list[str]) -> dict[str, int]:
@@ -65,22 +53,27 @@ class HeldCommand(held_command.HeldCommand):
     session: LedgerClient
 
     def __init__(self, options: argparse.Namespace, program: str, needs: dict[str, int]) -> None:
-        self._needs = needs
-        super().__init__(options, program)
+        self._named = threading.Event()
+        """There was a ledger that knows its devices: the needs name them in full."""
+        super().__init__(options, program, needs)
 
     def client(self) -> LedgerClient:
         asked = lambda lease, bytes, timeout_s, why: self.tell_to_end(f"to make room ({why})")  # noqa: E731
         return LedgerClient(self.options.run_dir, self.options.name, on_asked=asked, on_lost=self.on_lost)
 
+    def is_served(self, timeout_s: float | None) -> None:
+        if not self._named.wait(timeout_s):
+            raise self.session.errors.not_in_time(UNKNOWN)
+
     def environment(self) -> dict[str, str]:
-        gpus = ",".join(device for device in self._needs if device.startswith("GPU-"))
+        gpus = ",".join(device for device in self.needs if device.startswith("GPU-"))
         return super().environment() | ({VISIBLE: gpus} if gpus and VISIBLE not in os.environ else {})
 
     def ask(self, timeout_s: float | None) -> Granted:
         options = self.options
         lease = self.session.reserve(
             options.name,
-            self._needs,
+            self.needs,
             priority=options.priority,
             evictable=options.evictable,
             timeout_s=timeout_s,
@@ -90,8 +83,15 @@ class HeldCommand(held_command.HeldCommand):
     def waiting(self) -> Iterator[tuple[str, bool]]:
         for status in watch_forever(self.options.run_dir):
             if status is None:
-                yield f"no ledger at {self.options.run_dir}", False
+                where = self.options.run_dir
+                yield f"no ledger at {where}: start one (vram --run-dir DIR), or give its --run-dir", False
                 continue
+            if not self._named.is_set():
+                if not status.devices and not status.memory_why:
+                    yield UNKNOWN, True
+                    continue
+                self.needs = whole_names(self.needs, [device.device for device in status.devices])
+                self._named.set()
             if any(lease.incarnation == self.session.me.incarnation for lease in status.leases):
                 return
             mine = [waiter.waits_for for waiter in status.waiters if waiter.pid == os.getpid()]

@@ -49,8 +49,7 @@ def _leases(status: m.Status, now: datetime) -> list[str]:
         state = lease.state if lease.evictable else f"{lease.state}, not evictable"
         granted = ago(lease.granted_at, now) if lease.granted_at else "before this server"
         rows.append((lease.name, holder, bytes_in_words(lease.bytes) + back, str(lease.priority), state, granted))
-    more = status.leases_total - len(status.leases)
-    return [*table.lines(rows), *([f"and {more} more"] if more > 0 else [])]
+    return [*table.lines(rows), *_cut(status.leases_total - len(status.leases))]
 
 
 def _waiters(status: m.Status, now: datetime) -> list[str]:
@@ -58,8 +57,11 @@ def _waiters(status: m.Status, now: datetime) -> list[str]:
         (f"{place}.", w.name, f"{w.holder} (process {w.pid})", f"asked {ago(w.since, now)}", w.waits_for)
         for place, w in enumerate(status.waiters, 1)
     ]
-    more = status.waiters_total - len(status.waiters)
-    return ["waits", *table.lines(rows), *([f"and {more} more"] if more > 0 else [])] if rows else ["none waits"]
+    return ["waits", *table.lines(rows), *_cut(status.waiters_total - len(rows))] if rows else ["none waits"]
+
+
+def _cut(more: int) -> list[str]:
+    return [f"and {more} more, which don't fit into the answer"] if more > 0 else []
 
 
 def _sees(status: m.Status) -> str:

@@ -10,19 +10,14 @@ if starting.is_command(__name__, "vramctl"):
     starting.die_of_ctrl_c()
 
 import argparse
-import json
 import sys
-from datetime import UTC, datetime
 
 from evidence.cli import held_options
 from sidecar.terminal import looking
 from sidecar.terminal.commands import Commands, run, with_command
-from sidecar.terminal.formatting import Tone
-from sidecar.terminal.looking import fields
-from sidecar.terminal.settings import RUN_DIR_WORDS, BadValue, Parser, count, name, valued
-from sidecar.terminal.terminal import say, terminal_paint
+from sidecar.terminal.settings import RUN_DIR_WORDS, BadValue, Parser, name, valued
 from vram.cli import status_text
-from vram.observer import NoServer, Observer, ServerSilent, watch_forever
+from vram.observer import Observer, watch_forever
 from vram.rules import messages as m
 
 MAIN = f"""\
@@ -48,7 +43,9 @@ exit codes: 0 there is a server, and no alarm; 1 there is an alarm; 2 no server 
 fields of --json: devices (device, total, leased, returning, foreign, keep_free, available, free: all in bytes; free is
 null where it can't be read), leases (lease, name, holder, incarnation, pid, bytes, returning, priority, evictable,
 granted_at, unused_s, state: held, asked, ending, kept), leases_total, waiters (name, holder, pid, needs, priority,
-since, waits_for), waiters_total, settled, memory_why, remembered, alarms, evidence, server_incarnation, server_pid
+since, waits_for), waiters_total, settled, memory_why, remembered, alarms, evidence, server_incarnation, server_pid.
+leases and waiters are the first, as many as fit into one answer (1 MiB); leases_total and waiters_total say how many
+there are.
 
 examples:
   vramctl status
@@ -89,39 +86,9 @@ examples:
 """
 
 
-def status(options: argparse.Namespace) -> int:
-    try:
-        with Observer(options.run_dir, options.answer_timeout_s) as observer:
-            seen = observer.status()
-    except (NoServer, ServerSilent) as error:
-        if options.json:
-            say(json.dumps({"state": "NO_SERVER", "error": str(error)}))
-        raise
-    if options.json:
-        say(json.dumps(fields(seen)))
-    else:
-        for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
-            say(line)
-    return int(bool(seen.alarms))
-
-
-def watch(options: argparse.Namespace) -> int:
-    paint = terminal_paint()
-    away = paint("NO SERVER", Tone.BAD) + f"  none answers at {options.run_dir}; holders go on"
-    looking.changes(
-        watch_forever(options.run_dir, options.answer_timeout_s),
-        lambda seen: away if seen is None else status_text.change_line(seen, paint),
-        lambda seen: {"state": "NO_SERVER"} if seen is None else fields(seen),
-        as_json=options.json,
-    )
-    return 0
-
-
-def history(options: argparse.Namespace) -> int:
-    with Observer(options.run_dir, options.answer_timeout_s) as observer:
-        answer = observer.ask(m.AskHistory(), m.History)
-    looking.history(answer.events, answer.left_out, options.last, as_json=options.json)
-    return 0
+LOOKS = looking.Looks(
+    Observer, watch_forever, m, status_text, "holders go on", code=lambda seen: int(bool(seen.alarms))
+)
 
 
 def hold(options: argparse.Namespace) -> int:
@@ -148,12 +115,9 @@ def parser() -> Parser:
         run_dir="the host directory: the ledger is in DIR/vram",
         answers="the server",
     )
-    add = commands.add
-    add("status", status, "What of each device is leased, by whom, and who waits.", STATUS)
-    add("watch", watch, "A line for every change.", WATCH)
-    command = add("history", history, "What has happened, oldest first.", HISTORY)
-    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
-    command = add(
+    what = "What of each device is leased, by whom, and who waits."
+    LOOKS.add_to(commands, (what, STATUS), WATCH, HISTORY)
+    command = commands.add(
         "hold", hold, "Runs a command under a lease; it ends when nothing is left of both.", HOLD, prints=False
     )
     command.usage = "vramctl hold --needs DEVICE=BYTES [--name NAME] [...] -- COMMAND..."

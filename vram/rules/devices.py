@@ -21,6 +21,8 @@ class Devices:
         self.used: Bytes = {}
         """By the last reading of each."""
         self.foreign: Counter[str] = Counter()
+        self._known_foreign: Bytes = {}
+        """As the last server measured it: beside all leases, whether or not this server knows them yet."""
         self._before: Bytes = {}
         """The reading before, which may have been another server's."""
         self._seen = False
@@ -73,8 +75,16 @@ class Devices:
 
     def begin(self, foreign: Bytes, used: Bytes) -> None:
         """As the last server measured it."""
+        self._known_foreign = foreign
         self.foreign.update(foreign)
         self._before = dict(used)
+
+    def claimed(self, bytes: Bytes) -> None:
+        """A holder has so much of which no file told: what it uses of it was taken for others' until now."""
+        for device, count in bytes.items():
+            least = self.used.get(device, 0) - self.leases.counted(device)
+            known = min(self._known_foreign.get(device, 0), self.foreign[device])
+            self.foreign[device] = max(self.foreign[device] - count, least, known)
 
     def ended(self, bytes: Bytes) -> None:
         """What a lease had is free, by proof or by its holder's word: less may be in use soon."""

@@ -8,9 +8,6 @@ from vram.rules.record import Record
 
 
 class Config(evidence.Config, frozen=True, kw_only=True):
-    server_incarnation: str
-    server_pid: int = 0
-    evidence: str = "peer pidfd"
     window_s: float = 10.0
     """How long a new server waits for the trees that it finds in the file; and how long an end may take to be proven
     before a person hears of it.

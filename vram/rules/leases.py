@@ -62,6 +62,29 @@ class Lease:
         return Leased(self.number, self.name, tree, *mine)
 
 
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """For a lease, or for its lease to grow."""
+
+    tree: Incarnation
+    number: int
+    """The tree's own, for this wish."""
+    name: str
+    needs: Bytes
+    """All that it is to have."""
+    priority: int
+    evictable: bool
+    since: float
+    since_wall: float
+    lease: Lease | None = None
+    """The one that is to grow."""
+    waits_for: str = ""
+    """For people."""
+
+    def place(self, age_s: float) -> float:
+        return self.since + self.priority * age_s
+
+
 class Leases:
     def __init__(self) -> None:
         self.all: dict[int, Lease] = {}
@@ -71,8 +94,10 @@ class Leases:
         self.leased: Counter[str] = Counter()
         """Device -> bytes, without what is returning."""
         self.sum_returning: Counter[str] = Counter()
+        self.altered = False
+        """The file doesn't say how they are now."""
         self.trees_changed = True
-        """Another set of trees has leases than before."""
+        """Another set of trees has leases, or is an heir, than before."""
         self._named: dict[str, dict[int, Lease]] = {}
         """Name -> leases that have bytes."""
         self._of_tree: dict[str, dict[int, Lease]] = {}
@@ -101,6 +126,7 @@ class Leases:
 
     def change(self, lease: Lease, *, bytes: Bytes | None = None, returning: Bytes | None = None) -> None:
         """One of which nothing is left has ended."""
+        self.altered = True
         self._discount(lease)
         lease.bytes = lease.bytes if bytes is None else some(bytes)
         lease.returning = lease.returning if returning is None else some(returning)
@@ -126,6 +152,7 @@ class Leases:
             self.asked[lease.number] = lease
 
     def _own(self, lease: Lease, tree: Incarnation | None) -> None:
+        self.altered = True
         lease.tree = tree
         self.all[lease.number] = lease
         self._of_tree.setdefault(tree.name if tree is not None else "", {})[lease.number] = lease

@@ -10,20 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from evidence.rules.messages import Busy as Busy
-from evidence.rules.messages import HandBack as HandBack
-from evidence.rules.messages import Incompatible as Incompatible
+from evidence.rules import messages as evidence
 from evidence.rules.messages import Introduction, Number
-from evidence.rules.messages import Join as Join
-from evidence.rules.messages import Keep as Keep
-from evidence.rules.messages import Kept as Kept
-from evidence.rules.messages import Observe as Observe
-from evidence.rules.messages import OldLives as OldLives
-from evidence.rules.messages import Problem as Problem
-from evidence.rules.messages import Refused as Refused
-from evidence.rules.messages import Vouch as Vouch
-from evidence.rules.messages import Vouched as Vouched
-from sidecar.machine.context import HistoryEvent as HistoryEvent
+from sidecar.machine.context import HistoryEvent
 from sidecar.wire.frames import Message
 
 OLDEST, PROTOCOL = 1, 1
@@ -130,12 +119,12 @@ class AskHistory(Message, frozen=True):
 
 ClientMessage = (
     Register
-    | Join
-    | Observe
-    | Vouch
-    | HandBack
-    | Kept
-    | OldLives
+    | evidence.Join
+    | evidence.Observe
+    | evidence.Vouch
+    | evidence.HandBack
+    | evidence.Kept
+    | evidence.OldLives
     | Reserve
     | Resize
     | Withdraw
@@ -244,7 +233,7 @@ class Status(Message, frozen=True):
     devices: list[DeviceState]
     leases: list[LeaseState]
     leases_total: int
-    """All of them; `leases` has the first."""
+    """All of them; `leases` has the first, as many as go into one frame. So it is with all that may be many."""
     waiters: list[WaiterState]
     """In order."""
     waiters_total: int
@@ -268,12 +257,12 @@ class History(Message, frozen=True):
 
 ServerMessage = (
     Welcome
-    | Refused
-    | Incompatible
-    | Busy
-    | Problem
-    | Vouched
-    | Keep
+    | evidence.Refused
+    | evidence.Incompatible
+    | evidence.Busy
+    | evidence.Problem
+    | evidence.Vouched
+    | evidence.Keep
     | Granted
     | Denied
     | Withdrawn

@@ -1,72 +1,32 @@
-"""Who is next, and which leases are asked to be given back for it (rules V2, V7, V8 and V9 of `machine.py`).
+"""Who is next (rules V2, V7 and V8 of `machine.py`).
 
 Pure. A waiter's place is its time and its priority in one figure, so that no timer is needed for its ageing. Each is
 looked at beside what all those before it lack: it gets nothing that would keep them waiting longer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.plan import Plan
-from vram.rules.devices import Devices
-from vram.rules.events import Config
-from vram.rules.leases import Lease, Leases, minus, some
+from vram.rules import messages as m
+from vram.rules.asking import Asking
+from vram.rules.books import Books, Part
+from vram.rules.leases import Lease, Waiter, minus, some
 from vram.rules.messages import Bytes
+from vram.rules.returns import Returns, in_words, pace
 
-MOST_WAITERS = 500
-MOST_OF_ONE = 100
-SOON_S = 0.002
 MOST_TOLD = 100
 """The first so many are told what they wait for."""
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
-    tree: Incarnation
-    number: int
-    """The tree's own, for this wish."""
-    name: str
-    needs: Bytes
-    """All that it is to have."""
-    priority: int
-    evictable: bool
-    since: float
-    since_wall: float
-    lease: Lease | None = None
-    """The one that is to grow."""
-    waits_for: str = ""
-    """For people."""
-
-    def place(self, age_s: float) -> float:
-        return self.since + self.priority * age_s
-
-
-@dataclass(frozen=True, slots=True)
-class Deeds:
-    """What a plan of the queue leads to."""
-
-    grant: Callable[[Waiter], object]
-    deny: Callable[[Waiter, str], object]
-    ask: Callable[[Waiter, list[tuple[Lease, Bytes]]], object]
-    say: Callable[[Waiter, str], object]
-
-
-class Queue:
-    def __init__(self, config: Config, leases: Leases, devices: Devices, memory: FreeMemory, deeds: Deeds) -> None:
-        self.config = config
-        self.leases = leases
-        self.devices = devices
-        self.memory = memory
-        self.deeds = deeds
+class Queue(Part):
+    def __init__(self, books: Books, returns: Returns, asking: Asking) -> None:
+        super().__init__(books)
+        self.returns = returns
+        self.asking = asking
         self.waiters: dict[tuple[str, int], Waiter] = {}
         """By tree and number."""
-        self.heirs: dict[str, dict[str, Incarnation]] = {}
-        """Name -> those that inherit it."""
-        self.changed_at = 0.0
-        """When something ended, or was given back, for the last time."""
         self.taken: Counter[str] = Counter()
         """What was granted already in this turn of what its reading shows as free."""
 
@@ -74,16 +34,6 @@ class Queue:
 
     def line(self) -> list[Waiter]:
         return sorted(self.waiters.values(), key=lambda waiter: waiter.place(self.config.age_s))
-
-    def inherited(self, lease: Lease) -> bool:
-        """Its bytes stay with the name when its holder dies; unless they were to be given back."""
-        return bool(self.heirs.get(lease.name)) and lease.asked is None
-
-    def estate(self, waiter: Waiter) -> Lease | None:
-        """What it inherits: its holder is gone."""
-        lease = self.leases.named(waiter.name)
-        heir = waiter.tree.name in self.heirs.get(waiter.name, {})
-        return lease if lease is not None and lease.tree is None and heir else None
 
     def lacks(self, waiter: Waiter) -> Bytes:
         """What it has already, or inherits, it doesn't wait for."""
@@ -95,7 +45,7 @@ class Queue:
         passed = [w for w in in_vain if w.priority > waiter.priority or self._has(waiter) is not None]
         found = dict[int, Lease]()
         for heir in (*behind, *passed):
-            estate, lacks = self.estate(heir), self.lacks(heir)
+            estate, lacks = self.heirs.estate(heir.name, heir.tree), self.lacks(heir)
             if estate is None or estate is self._has(waiter):
                 continue
             if any(count > self.devices.room(device) for device, count in lacks.items()):
@@ -103,18 +53,18 @@ class Queue:
         return list(found.values())
 
     def _has(self, waiter: Waiter) -> Lease | None:
-        return waiter.lease or self.estate(waiter)
+        return waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
 
     def _held_by_another(self, waiter: Waiter) -> str:
         """One holder of a name at a time."""
         lease = self.leases.named(waiter.name) if waiter.lease is None else None
-        if lease is None or lease is self.estate(waiter):
+        if lease is None or lease is self.heirs.estate(waiter.name, waiter.tree):
             return ""
         return f"{lease.tree.engine_id} holds it" if lease.tree is not None else "its bytes are kept for an heir"
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
-    def plan(self, plan: Plan, ending: list[Lease]) -> None:
+    def plan(self, plan: Plan, ending: list[Lease], grant: Callable[[Waiter], object]) -> None:
         """`ending`: leases of trees that have only to be proven gone. One deed at a time; then it is planned anew."""
         ahead: Counter[str] = Counter()
         in_vain: dict[int, Counter[str]] = {}
@@ -129,7 +79,7 @@ class Queue:
             if waiter.tree.stage is not Stage.PRESENT:
                 continue
             if why := self.devices.never_fits(waiter.needs, seen=self.memory.is_known):
-                plan.do(self.deeds.deny, waiter, why)
+                plan.do(self._deny, waiter, why)
                 return
             if why := self._held_by_another(waiter):
                 self._say(plan, waiter, f"{waiter.name}: {why}")
@@ -143,7 +93,7 @@ class Queue:
             before = {device: ahead[device] + sum(all[device] for all in vain) for device in lacks}
             short = some({d: need + before[d] - self.devices.room(d) for d, need in lacks.items()})
             if not short and self._is_free(plan, waiter, lacks):
-                plan.do(self.deeds.grant, waiter)
+                plan.do(grant, waiter)
                 return
             if short and not minus(short, self.devices.foreign):
                 self.memory.plan(plan, self._pace(plan, waiter))  # a driver may keep what a dead tree had
@@ -152,22 +102,22 @@ class Queue:
             if lacking and not vainly:
                 vainly, chosen = self._plan_room(plan, waiter, lacking, line[place + 1 :], vain_waiters)
                 if chosen:
-                    plan.do(self.deeds.ask, waiter, chosen)
+                    plan.do(self.asking.ask, waiter, chosen)
                     return
             hopeless |= {(waiter.priority, device) for device in vainly}
             (in_vain.setdefault(waiter.priority, Counter()) if vainly else ahead).update(lacks)
             if vainly:
                 vain_waiters.append(waiter)
             if place < MOST_TOLD and (short or self.memory.is_known):
-                text = f"lacks {_in_words(short)}" if short else f"{_in_words(lacks)} to be seen free"
+                text = f"lacks {in_words(short)}" if short else f"{in_words(lacks)} to be seen free"
                 self._say(plan, waiter, text + (", and may ask no lease for so much" if vainly else ""))
 
     def _pace(self, plan: Plan, waiter: Waiter) -> float:
-        return pace(plan.now - max(waiter.since, self.changed_at))
+        return pace(plan.now - max(waiter.since, self.returns.last_at))
 
     def _say(self, plan: Plan, waiter: Waiter, text: str) -> None:
         if waiter.waits_for != text:
-            plan.do(self.deeds.say, waiter, text)
+            plan.do(self._note, waiter, text)
 
     def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
@@ -178,8 +128,6 @@ class Queue:
         self.memory.plan(plan, self._pace(plan, waiter))
         return False
 
-    # -- what is asked to be given back ----------------------------------------------------------------------------
-
     def _coming(self, ending: list[Lease]) -> Bytes:
         """What is on its way back, or has only to be proven free."""
         coming = Counter(self.leases.sum_returning)
@@ -187,76 +135,35 @@ class Queue:
             if lease.asked is not None and not lease.asked.late and not lease.ends:
                 coming.update(lease.asked.bytes)
         for lease in ending:
-            if not self.inherited(lease):
+            if not self.heirs.keep(lease):
                 coming.update(lease.bytes)
         return coming
 
     def _plan_room(
-        self, plan: Plan, waiter: Waiter, short: Bytes, behind: list[Waiter], in_vain: list[Waiter]
+        self, plan: Plan, waiter: Waiter, lacking: Bytes, behind: list[Waiter], in_vain: list[Waiter]
     ) -> tuple[set[str], list[tuple[Lease, Bytes]]]:
-        """On which devices no asking leads to enough; and if there are none, what is to be asked for now."""
-        may = list(self._may_be_asked(waiter))
-        if _short_without(short, (lease for lease, _ in may)):
-            may += [(estate, plan.now) for estate in self._for_others(waiter, behind, in_vain)]
-        vainly = set(_short_without(short, (lease for lease, _ in may)))
-        chosen = [] if vainly else self._choose(short, [lease for lease, at in may if at <= plan.now])
-        if not vainly and not chosen:
-            plan.wait_until(min(at for _, at in may if at > plan.now))
-        return vainly, chosen
+        return self.asking.plan_room(plan, waiter, lacking, lambda: self._for_others(waiter, behind, in_vain))
 
-    def _may_be_asked(self, waiter: Waiter) -> Iterator[tuple[Lease, float]]:
-        """And from when."""
-        for lease in self.leases.all.values():
-            asked, may = lease.asked, lease.evictable and lease.priority >= waiter.priority
-            if not may or not lease.is_there or lease is waiter.lease or not lease.bytes:
-                continue
-            if asked is None:
-                yield lease, lease.fresh_until
-            elif asked.late:
-                yield lease, asked.until + self.config.ask_again_s
+    # -- what is done ----------------------------------------------------------------------------------------------
 
-    def _choose(self, short: Bytes, may: list[Lease]) -> list[tuple[Lease, Bytes]]:
-        """The least urgent first, then the least recently used, and no more of them than it takes."""
-        chosen: list[Lease] = []
-        for lease in sorted(may, key=lambda lease: (-lease.priority, lease.used_at)):
-            left = _short_without(short, chosen)
-            if not left:
-                break
-            if any(lease.bytes.get(device) for device in left):
-                chosen.append(lease)
-        if _short_without(short, chosen):
-            return []
-        for lease in reversed(chosen[:]):
-            others = [other for other in chosen if other is not lease]
-            if not _short_without(short, others):
-                chosen = others
-        asked, left = [], short
-        for lease in chosen:
-            part = {device: min(count, lease.bytes.get(device, 0)) for device, count in left.items()}
-            asked.append((lease, some(part)))
-            left = minus(left, part)
-        return asked
+    def join(self, waiter: Waiter) -> None:
+        self.waiters[waiter.tree.name, waiter.number] = waiter
+        self.context.changed = True
 
-    def plan_asked(self, plan: Plan, late: Callable[[Lease], object]) -> None:
-        for lease in self.leases.asked.values():
-            asked = lease.asked
-            over = asked is not None and (not self.waiters if asked.late else not plan.wait_until(asked.until))
-            if over:
-                plan.do(late, lease)
+    def leave(self, waiter: Waiter) -> None:
+        self.waiters.pop((waiter.tree.name, waiter.number), None)
+        self.context.changed = True
 
+    def lost(self, who: Incarnation) -> None:
+        """It waits for nothing any more."""
+        for waiter in [waiter for waiter in self.waiters.values() if waiter.tree is who]:
+            self.leave(waiter)
 
-def pace(waited_s: float) -> float:
-    """How soon memory is read again for one that has waited so long."""
-    return min(max(waited_s / 50, SOON_S), 1.0)
+    def _deny(self, waiter: Waiter, why: str) -> None:
+        self.leave(waiter)
+        self.context.note("denied", name=waiter.name, why=why)
+        self.tell(waiter.tree, m.Denied(number=waiter.number, why=why))
 
-
-def _in_words(short: Bytes) -> str:
-    return ", ".join(f"{count} bytes of {device}" for device, count in sorted(short.items()))
-
-
-def _short_without(short: Bytes, leases: Iterable[Lease]) -> Bytes:
-    """What is still lacking once these are given back."""
-    given: Counter[str] = Counter()
-    for lease in leases:
-        given.update(lease.bytes)
-    return minus(short, given)
+    def _note(self, waiter: Waiter, text: str) -> None:
+        waiter.waits_for = text
+        self.context.changed = True

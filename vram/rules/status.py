@@ -2,59 +2,59 @@
 one frame, however many leases there are.
 """
 
-from itertools import islice
-from typing import Any
+from collections.abc import Sequence
 
-from sidecar.machine.context import Context, rfc3339
+from sidecar.machine.context import fitting, rfc3339
 from vram.rules import messages as m
-from vram.rules.devices import Devices
-from vram.rules.events import Config
-from vram.rules.leases import Lease, Leases
+from vram.rules.books import Books
+from vram.rules.leases import Lease, Waiter
 from vram.rules.messages import Bytes
 from vram.rules.queue import Queue
 from vram.rules.recovery import Recovery
 
-MOST_LEASES = 1000
-MOST_WAITERS = 100
+LEASES_BYTES, WAITERS_BYTES, REMEMBERED_BYTES, ALARMS_BYTES = 500_000, 150_000, 150_000, 100_000
 
 
-def status_of(
-    config: Config,
-    context: Context[Any],
-    leases: Leases,
-    devices: Devices,
-    queue: Queue,
-    recovery: Recovery,
-    remembered: dict[str, Bytes],
-) -> m.Status:
+def status_of(books: Books, queue: Queue, recovery: Recovery, remembered: dict[str, Bytes]) -> m.Status:
+    config, context, leases, devices = books.config, books.context, books.leases, books.devices
+    waiters = (_waiter(waiter, queue.lacks(waiter), recovery.why) for waiter in queue.line())
+    newest = fitting(reversed(remembered.items()), REMEMBERED_BYTES)
     return m.Status(
-        devices=[_device(config, leases, devices, device) for device in devices.totals],
-        leases=[_lease(lease, context.now) for lease in islice(leases.all.values(), MOST_LEASES)],
+        devices=[_device(books, device) for device in devices.totals],
+        leases=fitting((_lease(lease, context.now) for lease in leases.all.values()), LEASES_BYTES),
         leases_total=len(leases.all),
-        waiters=[
-            m.WaiterState(
-                waiter.name,
-                waiter.tree.engine_id,
-                waiter.tree.pid,
-                queue.lacks(waiter),
-                waiter.priority,
-                rfc3339(waiter.since_wall),
-                waiter.waits_for or recovery.why,
-            )
-            for waiter in queue.line()[:MOST_WAITERS]
-        ],
+        waiters=fitting(waiters, WAITERS_BYTES),
         waiters_total=len(queue.waiters),
         settled=recovery.why,
         memory_why=config.memory_why,
-        remembered=remembered,
-        alarms=list(context.alarms.values()),
+        remembered=dict(newest[::-1]),
+        alarms=_alarms(list(context.alarms.values())),
         evidence=config.evidence,
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
     )
 
 
-def _device(config: Config, leases: Leases, devices: Devices, device: str) -> m.DeviceState:
+def _alarms(alarms: Sequence[str]) -> list[str]:
+    shown = fitting(alarms, ALARMS_BYTES)
+    more = len(alarms) - len(shown)
+    return [*shown, f"{more} more alarms don't fit into the answer: see the server's log"] if more else shown
+
+
+def _waiter(waiter: Waiter, lacks: Bytes, unsettled: str) -> m.WaiterState:
+    return m.WaiterState(
+        waiter.name,
+        waiter.tree.engine_id,
+        waiter.tree.pid,
+        lacks,
+        waiter.priority,
+        rfc3339(waiter.since_wall),
+        waiter.waits_for or unsettled,
+    )
+
+
+def _device(books: Books, device: str) -> m.DeviceState:
+    leases, devices = books.leases, books.devices
     total, used = devices.totals[device], devices.used.get(device)
     return m.DeviceState(
         device,
@@ -62,7 +62,7 @@ def _device(config: Config, leases: Leases, devices: Devices, device: str) -> m.
         leases.leased[device],
         leases.sum_returning[device],
         devices.foreign[device],
-        config.keep_free,
+        books.config.keep_free,
         max(0, devices.room(device)),
         None if used is None else total - used,
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 
 SOCKET = "vram.sock"
 FILE = "vram.json"
-SERVER_LOCK = "server.lock"
 
 
 def ledger_of(host_dir: Path | str) -> Path:

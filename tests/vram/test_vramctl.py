@@ -1,0 +1,57 @@
+"""`vramctl`: what it says of a real ledger, and a command under a lease."""
+
+import json
+import signal
+
+from tests.vram.programs import House
+from vram.client import LedgerClient
+
+GPU, OTHER = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-11112222-d72c-4106-c12f-20bd9faed9f6"
+TOTALS = ("--memory", "none", "--total", f"{GPU}=8MiB", "--total", f"{OTHER}=8MiB")
+SHOWS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line")
+
+
+def test_a_gpu_by_its_number_is_known_once_there_is_a_ledger(house: House) -> None:
+    """It was started before that."""
+    held = house.vramctl("hold", "--needs", "GPU-0=1MiB", "--needs", "GPU-1111=2MiB", "--", *SHOWS)
+    assert f"waiting: no ledger at {house.host_dir}: start one (vram --run-dir DIR)" in held.err.next()
+    house.serve(*TOTALS)
+    assert held.out.next() == f"{GPU},{OTHER}"
+    seen = house.until(lambda status: status.leases, "it is leased")
+    assert seen.leases[0].bytes == {GPU: 1 << 20, OTHER: 2 << 20}
+
+
+def test_what_names_no_device_is_refused_with_those_that_there_are(house: House) -> None:
+    house.serve(*TOTALS)
+    code, _, said = house.ask("hold", "--needs", "GPU-2=1MiB", "--", "true")
+    assert code == 69 and f"refused: no device 'GPU-2' is known here; there are: {OTHER}, {GPU}" in said
+
+
+def test_without_a_ledger_it_waits_as_long_as_it_was_told_or_not_at_all(house: House) -> None:
+    code, _, said = house.ask("hold", "--needs", "GPU-0=1MiB", "--timeout-s", "0.2", "--", "true")
+    assert code == 75 and f"not acquired within 0.2 s: no ledger at {house.host_dir}" in said
+    code, _, said = house.ask("hold", "--needs", "GPU-0=1MiB", "--no-wait", "--", "true")
+    assert code == 69 and f"no ledger at {house.host_dir}" in said
+
+
+def test_a_signal_ends_it_while_it_waits_for_a_ledger(house: House) -> None:
+    held = house.vramctl("hold", "--needs", "GPU-0=1MiB", "--", "true")
+    assert "waiting: no ledger" in held.err.next()
+    held.send(signal.SIGTERM)
+    assert held.ends() == -signal.SIGTERM
+
+
+def test_the_status_of_very_many_leases_is_cut_and_says_so(house: House) -> None:
+    devices = [f"{number:02}".ljust(110, "d") for number in range(60)]
+    totals = [word for device in devices for word in ("--total", f"{device}=1MiB")]
+    house.serve("--memory", "none", *totals)
+    ledger = LedgerClient(house.host_dir, "many").start()
+    try:
+        for number in range(200):
+            ledger.reserve(f"model-{number}", dict.fromkeys(devices, 1))
+        code, said, _ = house.ask("status", "--json")
+        seen = json.loads(said)
+        assert code == 0 and seen["leases_total"] == 200 > len(seen["leases"])
+        assert f"and {200 - len(seen['leases'])} more, which don't fit into the answer" in house.ask("status")[1]
+    finally:
+        ledger.close()

@@ -1,0 +1,119 @@
+"""Which holders are asked to give back, and what becomes of that (rule V9 of `machine.py`).
+
+Pure. No more of them are asked than it takes, none where that leads to nothing, and nothing is killed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from evidence.rules.incarnation import Incarnation
+from sidecar.machine.plan import Plan
+from vram.rules import messages as m
+from vram.rules.books import Books, Part
+from vram.rules.leases import Asked, Lease, Waiter, minus, some
+from vram.rules.messages import Bytes
+from vram.rules.returns import Returns
+
+
+class Asking(Part):
+    def __init__(self, books: Books, returns: Returns) -> None:
+        super().__init__(books)
+        self.returns = returns
+
+    def plan_room(
+        self, plan: Plan, waiter: Waiter, short: Bytes, estates: Callable[[], list[Lease]]
+    ) -> tuple[set[str], list[tuple[Lease, Bytes]]]:
+        """On which devices no asking leads to enough; and if there are none, what is to be asked for now. `estates`:
+        what heirs would have to leave to it.
+        """
+        may = list(self._may_be_asked(waiter))
+        if _short_without(short, (lease for lease, _ in may)):
+            may += [(estate, plan.now) for estate in estates()]
+        vainly = set(_short_without(short, (lease for lease, _ in may)))
+        chosen = [] if vainly else _choose(short, [lease for lease, at in may if at <= plan.now])
+        if not vainly and not chosen:
+            plan.wait_until(min(at for _, at in may if at > plan.now))
+        return vainly, chosen
+
+    def _may_be_asked(self, waiter: Waiter) -> Iterator[tuple[Lease, float]]:
+        """And from when."""
+        for lease in self.leases.all.values():
+            asked, may = lease.asked, lease.evictable and lease.priority >= waiter.priority
+            if not may or not lease.is_there or lease is waiter.lease or not lease.bytes:
+                continue
+            if asked is None:
+                yield lease, lease.fresh_until
+            elif asked.late:
+                yield lease, asked.until + self.config.ask_again_s
+
+    def plan(self, plan: Plan, *, any_waits: bool) -> None:
+        for lease in self.leases.asked.values():
+            asked = lease.asked
+            if asked is None or (any_waits if asked.late else plan.wait_until(asked.until)):
+                continue
+            if any_waits and lease.tree is not None:
+                plan.do(self._is_late, lease, asked, lease.tree)
+            else:
+                plan.do(self._forget, lease)
+
+    def ask(self, waiter: Waiter, chosen: list[tuple[Lease, Bytes]]) -> None:
+        for lease, part in chosen:
+            if lease.tree is None:  # its holder is gone
+                self.returns.end(lease, "left_to_others", wanted_for=waiter.name)
+                continue
+            self.leases.ask(lease, Asked(part, self.context.now + self.config.ask_s, waiter.name))
+            self.context.note("asked", lease=lease.number, name=lease.name, wanted_for=waiter.name)
+            self.say(lease)
+        self.context.changed = True
+
+    def say(self, lease: Lease) -> None:
+        """To its holder, if it was asked."""
+        asked = lease.asked
+        if asked is not None and lease.tree is not None:
+            left_s = max(0.0, asked.until - self.context.now)
+            why = f"{asked.for_name} waits for it"
+            self.tell(lease.tree, m.Asked(lease=lease.number, bytes=asked.bytes, timeout_s=left_s, why=why))
+
+    def _forget(self, lease: Lease) -> None:
+        """No waiter wants it any more."""
+        self.leases.ask(lease, None)
+        self.context.calm(f"asked {lease.number}")
+
+    def _is_late(self, lease: Lease, asked: Asked, tree: Incarnation) -> None:
+        self.leases.ask(lease, Asked(asked.bytes, asked.until, asked.for_name, late=True))
+        self.context.alarm(
+            f"asked {lease.number}",
+            f"{tree.engine_id} (process {tree.pid}) was asked to give back {lease.name} for {asked.for_name}, "
+            f"and has not within {self.config.ask_s:g} s",
+        )
+
+
+def _choose(short: Bytes, may: list[Lease]) -> list[tuple[Lease, Bytes]]:
+    """The least urgent first, then the least recently used, and no more of them than it takes."""
+    chosen: list[Lease] = []
+    for lease in sorted(may, key=lambda lease: (-lease.priority, lease.used_at)):
+        left = _short_without(short, chosen)
+        if not left:
+            break
+        if any(lease.bytes.get(device) for device in left):
+            chosen.append(lease)
+    if _short_without(short, chosen):
+        return []
+    for lease in reversed(chosen[:]):
+        others = [other for other in chosen if other is not lease]
+        if not _short_without(short, others):
+            chosen = others
+    asked, left = [], short
+    for lease in chosen:
+        part = {device: min(count, lease.bytes.get(device, 0)) for device, count in left.items()}
+        asked.append((lease, some(part)))
+        left = minus(left, part)
+    return asked
+
+
+def _short_without(short: Bytes, leases: Iterable[Lease]) -> Bytes:
+    """What is still lacking once these are given back."""
+    given: Counter[str] = Counter()
+    for lease in leases:
+        given.update(lease.bytes)
+    return minus(short, given)

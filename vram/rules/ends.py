@@ -1,0 +1,99 @@
+"""Trees whose end has to be proven, and what becomes of their leases (rules V4 and V7 of `machine.py`).
+
+Pure. What proves an end is the business of the package `evidence`; here is which of its proofs will do for memory.
+"""
+
+from evidence.rules.callers import Callers
+from evidence.rules.incarnation import Incarnation, Life, Stage
+from evidence.rules.proof import Verdict, what_is_missing
+from sidecar.machine.plan import Plan
+from vram.rules.books import Books, Part
+from vram.rules.grants import Grants
+from vram.rules.leases import Lease
+from vram.rules.returns import Returns, pace
+
+
+class Ends(Part):
+    def __init__(self, books: Books, callers: Callers, returns: Returns, grants: Grants) -> None:
+        super().__init__(books)
+        self.callers = callers
+        self.returns = returns
+        self.grants = grants
+        self._lost_at: dict[str, float] = {}
+        """Since when the end, or the return, of a tree is awaited."""
+
+    def leases_ending(self) -> list[Lease]:
+        return [lease for name in self._ending() for lease in self.leases.of_tree(name) if lease.ends]
+
+    def _ending(self) -> list[str]:
+        """Trees that have something, and aren't here."""
+        return sorted(self.evidence.incarnations.bound.keys() & self.evidence.incarnations.absent.keys())
+
+    def _is_gone(self, who: Incarnation, now: float) -> Verdict:
+        mine = self.leases.of_tree(who.name)
+        return self.evidence.is_gone(
+            who,
+            found=not who.came or who.unaccounted,
+            over=now >= self._lost_at.get(who.name, now) + self.config.window_s,
+            memory_is_free=self.memory.is_known and self.devices.shows_free(mine),
+            life_lock_is_enough=not mine,
+            unknown_may_be_dying=bool(mine) and now < who.outlived_at + self.config.settle_s,
+        )
+
+    def plan(self, plan: Plan) -> None:
+        for name in self._ending():
+            who = self.evidence.incarnations.bound[name]
+            verdict = self._is_gone(who, plan.now)
+            if verdict.enough:
+                plan.do(self._end, who, verdict)
+                continue
+            waits = plan.wait_until(self._lost_at.get(name, plan.now) + self.config.window_s)
+            dying = plan.wait_until(who.outlived_at + self.config.settle_s)
+            if who.life is Life.FREE and not who.seen_alive and (dying or not who.gone) and self.memory.is_read:
+                self.memory.plan(plan, pace(plan.now - self._lost_at.get(name, plan.now)))
+            if not waits and who.stage is not Stage.LOST:
+                why = verdict.alarm or "; ".join(what_is_missing(who, new_server=not who.came)[:5])
+                plan.say(self.context.alarm, f"end {name}", f"{name} is not proven gone, and its leases count: {why}")
+
+    def plan_estates(self, plan: Plan) -> None:
+        for lease in self.heirs.estates_of_none():
+            plan.do(self.returns.end, lease, "ended")
+
+    def bind(self) -> None:
+        """Whose end is to be proven: those that have leases, and heirs."""
+        if self.leases.trees_changed:
+            self.leases.trees_changed = False
+            self.evidence.bind(self.heirs.trees() | self.leases.trees())
+
+    def await_all(self) -> None:
+        """A new server waits for those of which the file tells."""
+        self.bind()
+        self._lost_at = dict.fromkeys(self.evidence.incarnations.bound, self.context.now)
+
+    def lost(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
+        if self.evidence.incarnations.lose(who, stage):
+            self._lost_at[who.name] = self.context.now
+            if who.bound:
+                self.context.note("lost", tree=who.name, seen_by=seen_by)
+
+    def is_back(self, who: Incarnation) -> None:
+        self._lost_at.pop(who.name, None)
+        self.context.calm(f"end {who.name}")
+
+    def _end(self, who: Incarnation, verdict: Verdict) -> None:
+        for lease in self.leases.of_tree(who.name):
+            if lease.bytes and self.heirs.keep(lease):
+                self.context.note("kept_for_heir", lease=lease.number, name=lease.name)
+                self.returns.free(lease.returning)
+                self.leases.change(lease, returning={})
+                self.leases.pass_on(lease, None)
+            else:
+                self.returns.end(lease, "ended", by=verdict.by)
+        self.heirs.forget(who)
+        self.grants.say_nothing_to(who)
+        self.is_back(who)
+        self.bind()
+        for conn in self.evidence.remove(who):
+            self.callers.end(conn)
+        self.disk.now()
+        self.context.changed = True
