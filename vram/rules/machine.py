@@ -17,6 +17,8 @@ rules, and where they stand:
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`devices.py`).
+     What is overdue so is lacking to all but the tree that still has it, which may have it again where it has no room
+     without that, under the same name.
  V6. What is in use and leased by none is foreign: it is measured, and taken off (`devices.py`).
  V7. When a holder has died, and an heir of the name lives, the bytes stay with the name, and are the heir's for the
      asking. Not if they were to be given back; and an heir that waits for more than these keeps them from none before
@@ -34,6 +36,7 @@ V11. What can never fit is denied, with the figures (`devices.py`). A waiter tha
 V12. What a lease was resized to is remembered for its name: that is what it needs (`Machine._on_resize`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +88,8 @@ class Telling:
     """Which was granted it. None: its holder has given back a part, and that stands."""
     before: Bytes | None = None
     """What it had. None: it is new. (An heir's is what it has inherited.)"""
+    again: Sequence[tuple[Lease, Bytes]] = ()
+    """What was returning of these, and is the holder's again."""
 
 
 class Machine(TreeMachine):
@@ -295,7 +300,12 @@ class Machine(TreeMachine):
         self.memory.plan(plan, pace(plan.now - max(since)))
         for lease in leases:
             if not plan.wait_until(lease.returning_since + self.config.patience_s):
+                if not lease.overdue:
+                    plan.do(self._overdue, lease)
                 plan.say(self.context.alarm, f"returning {lease.number}", self._not_back(lease))
+
+    def _overdue(self, lease: Lease) -> None:
+        lease.overdue = True
 
     def _not_back(self, lease: Lease) -> str:
         who = f"{lease.tree.engine_id} (process {lease.tree.pid})" if lease.tree is not None else "its holder"
@@ -326,7 +336,7 @@ class Machine(TreeMachine):
             self.leases.ask(lease, Asked(rest, asked.until, asked.for_name, asked.late) if rest and left else None)
         if lease.asked is None:
             self.context.calm(f"asked {lease.number}")
-        lease.returning_since = self.context.now
+        lease.returning_since, lease.overdue = self.context.now, False
         returning = lease.returning if unused else plus(lease.returning, back)
         self._gone({})
         self.leases.change(lease, bytes=left, returning=returning)
@@ -339,8 +349,11 @@ class Machine(TreeMachine):
         del self.queue.waiters[waiter.tree.name, waiter.number]
         lease = waiter.lease or self.queue.estate(waiter)
         lacks = self.queue.lacks(waiter)
+        again = self.queue.again(waiter)
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
+        for old, part in again:
+            self._has_again(waiter, old, part)
         if lease is None:
             self.newest += 1
             while self.newest in self.leases.all:
@@ -359,8 +372,16 @@ class Machine(TreeMachine):
             lease.fresh_until = now + self.config.least_held_s
         if waiter.lease is not None:
             self._remember(lease)
-        self._to_tell.append(Telling(waiter.tree, waiter.number, lease, waiter, before))
+        self._to_tell.append(Telling(waiter.tree, waiter.number, lease, waiter, before, again))
         self.must_write = self.context.changed = True
+
+    def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
+        self.queue.taken.subtract(part)  # which no reading shows as free
+        self.leases.change(lease, returning=minus(lease.returning, part))
+        if not lease.returning:
+            self.context.calm(f"returning {lease.number}")
+        for device, count in part.items():
+            self.context.note("has_again", name=lease.name, tree=waiter.tree.name, device=device, bytes=count)
 
     def _remember(self, lease: Lease) -> None:
         self.remembered.pop(lease.name, None)
@@ -393,6 +414,8 @@ class Machine(TreeMachine):
     def _take_back(self, telling: Telling, waiter: Waiter) -> None:
         """It isn't on disk, and was not told: it is decided anew."""
         lease, before = telling.lease, telling.before
+        for old, part in telling.again:
+            self.leases.change(old, returning=plus(old.returning, part))
         if before is None:
             self.leases.end(lease)
         else:
