@@ -17,7 +17,7 @@ from tests.gateway.under_load import all_of, check
 from tests.many.host import Host
 from tests.many.test_swaps import known
 from tests.support.processes import Program
-from tests.vram.programs import DEVICE, MIB, Holder
+from tests.vram.programs import DEVICE, MIB, VRAMCTL, Holder
 from vram.observer import Observer as Ledger
 from vram.rules.messages import Status
 
@@ -28,7 +28,7 @@ OTHER = 120
 WEIGHTS = 12
 """Of both models."""
 
-Beside = Callable[[str], Holder]
+Beside = Callable[..., Holder]
 
 
 @pytest.fixture
@@ -36,9 +36,11 @@ def beside(house: House) -> Iterator[Beside]:
     """Makes programs that use memory, with a lease or without."""
     with contextlib.ExitStack() as stack:
 
-        def make(name: str) -> Holder:
+        def make(name: str, *hold: str) -> Holder:
+            """`hold`: the settings of the `vramctl hold` that it runs under, if it does."""
             command = (sys.executable, "-m", "tests.vram.programs", str(house.run_dir), name)
-            program = Program(*command, environment={"FAILOVER_HOST_DEVICES": str(house.devices)})
+            through = (*VRAMCTL, "--run-dir", str(house.run_dir), "hold", *hold, "--") if hold else ()
+            program = Program(*through, *command, environment={"FAILOVER_HOST_DEVICES": str(house.devices)})
             stack.callback(program.close)
             return Holder(program)
 
@@ -170,3 +172,63 @@ def test_a_program_without_a_lease_that_grows_beside_a_model_costs_it_nothing_an
         host.answered([await waits])
 
     play(host, story)
+
+
+# -- a program under `vramctl hold` that asks for more, with a lease of its own besides --------------------------------
+
+
+def train(beside: Beside, *how: str) -> Holder:
+    program = beside("train.own", "--name", "train", "--needs", f"{DEVICE}=10MiB")
+    assert program.does("reserve", "own", 20 * MIB, *how) == "ok"
+    return program
+
+
+def test_one_that_asks_for_more_has_a_models_memory_once_its_answer_has_ended_and_the_model_waits_for_it(
+    house: House, beside: Beside
+) -> None:
+    host, program = two(house, 60), train(beside)
+
+    async def story(running: Any) -> None:
+        program.tell("resize", "own", 100 * MIB)
+        await so(host, lambda: "asked" in {one.state for one in ledger(host).leases if one.name == "a"}, "a is asked")
+        assert await asyncio.to_thread(program.program.out.next) == "ok" and running.done()
+        assert program.does("use", 100 * MIB) == "ok"
+        waits = asyncio.create_task(host.stream("a", "Once").run(host.port))
+        await so(host, lambda: host.shown_of("a").waiting, "a request waits for a")
+        assert f"it takes {60 * MIB} bytes of {DEVICE}, where all models together may have" in host.shown_of("a").why
+        assert program.does("free") == "ok" and program.does("resize", "own", 20 * MIB) == "ok"
+        host.answered([await waits])
+
+    play(host, story)
+
+
+def test_a_less_urgent_one_that_asks_for_more_waits_until_the_model_sleeps(house: House, beside: Beside) -> None:
+    host, program = two(house, 60), train(beside, "priority=5")
+
+    async def story(running: Any) -> None:
+        program.tell("resize", "own", 100 * MIB)
+        await so(host, lambda: any(one.name == "own" for one in ledger(host).waiters), "it waits")
+        assert "may ask no lease for so much" in ledger(host).waiters[0].waits_for
+        await running
+        assert host.shown_of("a").pauses == 0
+        assert any(one.name == "own" for one in ledger(host).waiters)
+
+    play(host, story)
+    host.do("sleep", "a")
+    assert program.program.out.next() == "ok" and program.does("use", 100 * MIB) == "ok"
+
+
+def test_one_that_asks_for_more_than_there_is_is_refused_with_the_figures_and_what_it_uses_besides_is_foreign(
+    house: House, beside: Beside
+) -> None:
+    host, program = two(house, 60), train(beside)
+
+    async def story(running: Any) -> None:
+        said = f"{200 * MIB} bytes of {DEVICE} are needed, and it has {CAPACITY * MIB} in all"
+        assert said in program.does("resize", "own", 200 * MIB)
+        assert program.does("use", 20 * MIB) == "ok", "it has what it had"
+        assert program.does("use", 30 * MIB) == "ok"
+        await so(host, lambda: foreign(host) == 20, "10 MiB of these may be what its command has leased")
+
+    play(host, story)
+    assert host.shown_of("a").pauses == 0
