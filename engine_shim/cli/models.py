@@ -20,7 +20,7 @@ from pool import models_file
 from pool.entries import ModelShown, State
 from pool.models_file import BadFile, ModelsFile
 from pool.observer import Listing, Observer, ObserverError
-from sidecar.kernel import host_usage, process_setup
+from sidecar.kernel import host_usage, port_owner, process_setup
 from sidecar.terminal import formatting, table
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.formatting import PLAIN, Paint, Tone
@@ -57,6 +57,7 @@ TONES = {
     State.ASLEEP: Tone.QUIET,
 }
 SPEC = "models.yaml"
+_ADDRESS = "HOST:PORT"
 
 
 def declare(command: Callable[..., Parser], gpus: Path) -> None:
@@ -197,8 +198,10 @@ def _check(options: Any) -> int:
     try:
         spec, _ = _read(options)
         runs = UpFacts.read(options.run_dir).models  # then it is this host's door that has the port
-        if not runs and (taken := tcp.taken(*host_port(spec.listen))):
-            raise BadFile(f"listen: {spec.listen} is taken: {taken}")
+        host, port = host_port(spec.listen)
+        if not runs and (taken := tcp.taken(host, port)):
+            by = port_owner.owner(port)
+            raise BadFile(f"listen: the door {taken}{by and f' by {by}'}; give another {_ADDRESS}")
     except BadFile as error:
         for sentence in error.args:
             print(f"{options.file}: {sentence}", file=sys.stderr)
@@ -216,6 +219,6 @@ def _up(options: Any) -> int:
         for sentence in error.args:
             print(f"failover: {options.file}: {sentence}", file=sys.stderr)
         return EX_USAGE
-    listen = free_address(*(options.listen or host_port(spec.listen)))
+    listen = free_address(*(options.listen or host_port(spec.listen)), other=_ADDRESS)
     wanted = Options(options.run_dir, options.file.absolute(), spec, devices, listen, options.drain_s, dict(os.environ))
     return ModelsUp(wanted).run()
