@@ -27,6 +27,7 @@ from sidecar.terminal.formatting import PLAIN, Paint, Tone
 from sidecar.terminal.settings import Parser, host_port, seconds
 from sidecar.terminal.terminal import observer_exit_code, say, terminal_paint
 from sidecar.wire import tcp
+from vram.device_totals import device_totals
 
 DOES = {
     "wake": "Wake a model as if a request waited for it.",
@@ -181,17 +182,22 @@ def _read(options: Any) -> tuple[ModelsFile, tuple[str, ...]]:
     """The file, and the host's devices. Raises BadFile."""
     spec = models_file.read(options.file)
     devices = tuple(spec.devices) or default_devices(options.run_dir, options.gpus.exists())
-    named = msgspec.structs.replace(spec, devices=[] if "cuda" in devices else list(devices))
-    if problems := models_file.wrong(named, _totals(devices, spec)):
+    totals = _totals(devices, spec)
+    named = msgspec.structs.replace(spec, devices=list(totals if "cuda" in devices else devices))
+    if problems := models_file.wrong(named, totals):
         raise BadFile(*problems)
     return spec, devices
 
 
 def _totals(devices: tuple[str, ...], spec: ModelsFile) -> dict[str, int]:
-    """How much each device has, as far as it can be known before anything runs."""
+    """How much each device has, as far as it can be known before anything runs. `cuda`: all GPUs that there are."""
     there = host_usage.read_devices(host_usage.devices_directory())
     capacity = models_file.size(spec.capacity)
-    return {device: there.get(device, (0, capacity))[1] for device in devices if device.startswith("host:")}
+    found = {device: there.get(device, (0, capacity))[1] for device in devices if device.startswith("host:")}
+    if len(found) < len(devices):
+        gpus = device_totals()
+        found |= {device: total for device, total in gpus.items() if device in devices or "cuda" in devices}
+    return found
 
 
 def _check(options: Any) -> int:

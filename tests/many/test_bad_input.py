@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from sidecar.terminal.exit_codes import EX_USAGE
+from tests import emulated_driver
 from tests.engine.shims import House, Program
 
+GPU = "GPU-656d756c-6174-6564-0000-000000000000"
 MODEL: dict[str, Any] = {"engine": "reference", "memory": "96MiB"}
 FILE: dict[str, Any] = {"devices": ["host:many"], "capacity": "160MiB"}
 
@@ -69,3 +71,14 @@ def test_a_port_that_is_taken_is_said_with_who_has_it(house: House, verb: str) -
     assert code != 0 and f"127.0.0.1:{port}: Address already in use by process {os.getpid()} (" in words
     assert words.endswith("; give another HOST:PORT\n")
     assert len(words.splitlines()) == 1 and not (Path(house.run_dir) / "lock").exists(), words
+
+
+@pytest.mark.skipif(bool(emulated_driver.why_not()), reason=emulated_driver.why_not() or "it can be had")
+@pytest.mark.parametrize("verb", ["check", "up"])
+def test_on_gpus_too_what_can_never_fit_is_refused_before_anything_runs(house: House, verb: str) -> None:
+    (house.directory / "gpu").mkdir()
+    house.environment.update(emulated_driver.environment(house.directory / "gpu", capacity=64 << 20))
+    models = {"large": {**MODEL, "arguments": ["--kv-bytes", "96MiB"]}}
+    code, words = said(house, json.dumps({"devices": [GPU], "models": models}), verb)
+    sentence = f"it takes {96 << 20} bytes of {GPU}, which has {64 << 20} for models: it can never be awake"
+    assert code != 0 and sentence in words and len(words.splitlines()) == 1, words

@@ -91,6 +91,12 @@ def test_what_cant_be_right_is_said_in_a_sentence(text: str, said: str) -> None:
     assert any(said in sentence for sentence in wrong(file, TOTALS)), wrong(file, TOTALS)
 
 
+def test_what_only_a_name_tells_is_no_reason_to_refuse_a_model() -> None:
+    file = msgspec.structs.replace(of("models: {a: {arguments: [big-70B]}}"), devices=["host:0"])
+    assert model_rules(file.models["a"], file.devices).bytes["host:0"] > TOTALS["host:0"]
+    assert wrong(file, TOTALS) == []
+
+
 def test_what_is_launched_counts_among_the_models_that_there_may_be() -> None:
     file = of("models: {a: {engine: reference}}")
     many = {f"m{n}": msgspec.structs.replace(file.models["a"], name=f"m{n}") for n in range(257)}
