@@ -299,6 +299,8 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
             yield f"ladder: {name} is a ladder, too; name its models instead"
     if entry.ladder and (entry.command or entry.arguments or entry.remote):
         yield "it is a ladder, and has an engine, too: give the engine an entry of its own"
+    if entry.in_order and not entry.ladder:
+        yield "in_order: it has no ladder"
     if entry.remote is not None:
         try:
             at = urlsplit(entry.remote.url)

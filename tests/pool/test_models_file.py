@@ -67,6 +67,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {ladder: [b]}}", "a: ladder: no model is called b"),
         ("models: {a: {ladder: [b]}, b: {ladder: [a]}}", "a: ladder: b is a ladder, too"),
         ("models: {a: {ladder: [b], arguments: [x]}, b: {engine: reference}}", "a: it is a ladder, and has an engine, too"),
+        ("models: {a: {engine: reference, in_order: true}}", "a: in_order: it has no ladder"),
         ("models: {chat: {engine: reference}}\ndefault: chta", "default: no model is called chta; is chat meant?"),
         ("models: {chat: {engine: reference}}\nprofiles: [{clients: [x], models: {gpt: chat|chta}}]", "profiles: no model is called chta; is chat meant?"),
         ("profiles: [{clients: [x]}, {clients: [x]}]", "profiles: x is in more than one of them"),
