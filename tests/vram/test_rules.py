@@ -427,6 +427,7 @@ def test_what_it_still_has_though_it_was_given_back_is_its_own_again_and_no_othe
     assert a.has == 0, "it may be on its way"
     world.advance(world.config.patience_s + 1)
     assert a.has == 80 and world.alarms == "" and (world.device().leased, world.device().returning) == (80, 0)
+    assert not any("more are taken" in str(note.detail) for note in world.notes), "none counts twice"
     b.reserve(30, name="chat.other")
     assert b.has == 0
     world.used[a.name] = 80
@@ -443,12 +444,35 @@ def test_of_what_it_still_has_it_gets_no_more_than_it_asks_for_and_what_is_more_
     world.advance(world.config.patience_s + 1)
     a.reserve(30, name="chat")
     assert a.has == 30 and world.device().returning == 20 and "20 bytes of gpu" in world.alarms
-    a.reserve(90, name="other")
+    a.reserve(50, name="other")
     assert a.has == 30
+    a.says(m.Withdraw(number=a.numbers))
     b.resize(b.lease, 0)
     del world.used[b.name]
     world.advance(1)
     assert a.has == 30 and world.device().available == 50, "of another name it is lacking to its own tree, too"
+
+
+def test_it_has_no_more_again_than_it_still_has(world: World) -> None:
+    a, b = world.holder("a", 60), world.holder("b", 40, evictable=False)
+    a.resize(a.lease, 0)
+    world.used[a.name] = 10
+    world.advance(world.config.patience_s + 1)
+    a.reserve(61)
+    assert a.has == 0 and "10 bytes of gpu" in world.alarms
+    a.says(m.Withdraw(number=a.numbers))
+    a.reserve(60)
+    assert a.has == 60 and world.alarms == "" and b.has == 40
+
+
+def test_what_is_given_back_besides_what_is_overdue_may_be_on_its_way(world: World) -> None:
+    a, b, c = world.holder("a", 60), world.holder("b", 40), world.tree("c")
+    a.resize(a.lease, 40)
+    world.advance(world.config.patience_s + 1)
+    assert "20 bytes of gpu are still in use" in world.alarms
+    a.resize(a.lease, 20)
+    c.reserve(30)
+    assert b.all(m.Asked) == []
 
 
 def test_what_it_was_to_have_again_and_could_not_be_written_is_no_others(world: World) -> None:

@@ -376,7 +376,6 @@ class Machine(TreeMachine):
         self.must_write = self.context.changed = True
 
     def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
-        self.queue.taken.subtract(part)  # which no reading shows as free
         self.leases.change(lease, returning=minus(lease.returning, part))
         if not lease.returning:
             self.context.calm(f"returning {lease.number}")
