@@ -122,6 +122,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         list[Called],
         Meta(max_length=16, description="an entry without an engine: a name for the first of these that can answer"),
     ] = []
+    in_order: Annotated[
+        bool, Meta(description="a ladder's: its first model is waited for, whichever behind it is awake")
+    ] = False
     remote: Remote | None = None
     own_port: Annotated[
         bool, Meta(description="the door opens a port for it alone: what comes there is for it, whatever it calls it")

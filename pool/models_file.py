@@ -299,6 +299,8 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
             yield f"ladder: {name} is a ladder, too; name its models instead"
     if entry.ladder and (entry.command or entry.arguments or entry.remote):
         yield "it is a ladder, and has an engine, too: give the engine an entry of its own"
+    if entry.in_order and not entry.ladder:
+        yield "in_order: it has no ladder"
     if entry.remote is not None:
         try:
             at = urlsplit(entry.remote.url)
@@ -342,12 +344,13 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
 
 
 def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    """What only its name tells may be far off, and is no reason to refuse it."""
     try:
         needs = model_rules(entry, file.devices).bytes
     except BadValue as error:
         yield f"memory: {error}"
         return
-    for device, need in needs.items():
+    for device, need in needs.items() if entry.memory or by_files(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)
         if device in totals and need > most:
             yield f"memory: it takes {need} bytes of {device}, which has {most} for models: it can never be awake"
@@ -367,13 +370,17 @@ def _pins(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
 
 def estimated(entry: Entry) -> int:
     """What its weights take, in bytes, by their files, or by the model's name; 0: not known."""
+    named = next((word for word in (*entry.arguments, *entry.command) if not word.startswith("-")), "")
+    return by_files(entry) or by_name(named if entry.engine in ("vllm", "command") else "")
+
+
+def by_files(entry: Entry) -> int:
     for word in (*entry.arguments, *entry.command):
         if word.endswith(".gguf") and os.path.isfile(word):
             return round(os.path.getsize(word) * GGUF)
         if os.path.isdir(word) and (weights := list(Path(word).glob("*.safetensors"))):
             return round(sum(path.stat().st_size for path in weights) * SAFETENSORS)
-    named = next((word for word in (*entry.arguments, *entry.command) if not word.startswith("-")), "")
-    return by_name(named if entry.engine in ("vllm", "command") else "")
+    return 0
 
 
 def by_name(name: str) -> int:

@@ -11,9 +11,10 @@ from sidecar.wire import tcp
 _ADDRESS = "HOST:PORT, or --listen none"
 
 
-def free_address(host: str, *ports: int) -> tuple[str, int]:
+def free_address(host: str, *ports: int, other: str = _ADDRESS) -> tuple[str, int]:
     """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs; until
-    it has it, and after that, no other `failover up` takes it, because this process has the name. Raises CannotStart.
+    it has it, and after that, no other `failover up` takes it, because this process has the name. `other`: what may be
+    given instead. Raises CannotStart.
     """
     for port in ports:
         try:
@@ -23,9 +24,9 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
                 if name is not None:
                     name.detach()
                     return host, free
-            why = f"another failover up is about to listen there; give another {_ADDRESS}"
+            why = f"another failover up is about to listen there; give another {other}"
         except tcp.CannotListen as error:
-            why = port_owner.way_out(error, _ADDRESS)
+            why = port_owner.way_out(error, other)
     raise CannotStart(f"--listen {tcp.named(host, ports[-1])}: {why}")
 
 

@@ -20,13 +20,14 @@ from pool import models_file
 from pool.entries import ModelShown, State
 from pool.models_file import BadFile, ModelsFile
 from pool.observer import Listing, Observer, ObserverError
-from sidecar.kernel import host_usage, process_setup
+from sidecar.kernel import host_usage, port_owner, process_setup
 from sidecar.terminal import formatting, table
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.formatting import PLAIN, Paint, Tone
 from sidecar.terminal.settings import Parser, host_port, seconds
 from sidecar.terminal.terminal import observer_exit_code, say, terminal_paint
 from sidecar.wire import tcp
+from vram.device_totals import device_totals
 
 DOES = {
     "wake": "Wake a model as if a request waited for it.",
@@ -57,6 +58,7 @@ TONES = {
     State.ASLEEP: Tone.QUIET,
 }
 SPEC = "models.yaml"
+_ADDRESS = "HOST:PORT"
 
 
 def declare(command: Callable[..., Parser], gpus: Path) -> None:
@@ -180,25 +182,32 @@ def _read(options: Any) -> tuple[ModelsFile, tuple[str, ...]]:
     """The file, and the host's devices. Raises BadFile."""
     spec = models_file.read(options.file)
     devices = tuple(spec.devices) or default_devices(options.run_dir, options.gpus.exists())
-    named = msgspec.structs.replace(spec, devices=[] if "cuda" in devices else list(devices))
-    if problems := models_file.wrong(named, _totals(devices, spec)):
+    totals = _totals(devices, spec)
+    named = msgspec.structs.replace(spec, devices=list(totals if "cuda" in devices else devices))
+    if problems := models_file.wrong(named, totals):
         raise BadFile(*problems)
     return spec, devices
 
 
 def _totals(devices: tuple[str, ...], spec: ModelsFile) -> dict[str, int]:
-    """How much each device has, as far as it can be known before anything runs."""
+    """How much each device has, as far as it can be known before anything runs. `cuda`: all GPUs that there are."""
     there = host_usage.read_devices(host_usage.devices_directory())
     capacity = models_file.size(spec.capacity)
-    return {device: there.get(device, (0, capacity))[1] for device in devices if device.startswith("host:")}
+    found = {device: there.get(device, (0, capacity))[1] for device in devices if device.startswith("host:")}
+    if len(found) < len(devices):
+        gpus = device_totals()
+        found |= {device: total for device, total in gpus.items() if device in devices or "cuda" in devices}
+    return found
 
 
 def _check(options: Any) -> int:
     try:
         spec, _ = _read(options)
         runs = UpFacts.read(options.run_dir).models  # then it is this host's door that has the port
-        if not runs and (taken := tcp.taken(*host_port(spec.listen))):
-            raise BadFile(f"listen: {spec.listen} is taken: {taken}")
+        host, port = host_port(spec.listen)
+        if not runs and (taken := tcp.taken(host, port)):
+            by = port_owner.owner(port)
+            raise BadFile(f"listen: the door {taken}{by and f' by {by}'}; give another {_ADDRESS}")
     except BadFile as error:
         for sentence in error.args:
             print(f"{options.file}: {sentence}", file=sys.stderr)
@@ -216,6 +225,6 @@ def _up(options: Any) -> int:
         for sentence in error.args:
             print(f"failover: {options.file}: {sentence}", file=sys.stderr)
         return EX_USAGE
-    listen = free_address(*(options.listen or host_port(spec.listen)))
+    listen = free_address(*(options.listen or host_port(spec.listen)), other=_ADDRESS)
     wanted = Options(options.run_dir, options.file.absolute(), spec, devices, listen, options.drain_s, dict(os.environ))
     return ModelsUp(wanted).run()

@@ -30,6 +30,7 @@ ENGINE_IDS = ("a", "b")
 BASE = (LOCK, LEDGER, GMS)
 ROOM_S = 10.0
 """Beside another's drain a wake waits no longer for memory: then it has failed, others go on, and it is tried again."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 CALLED = {"vllm": "--served-model-name", "reference": "--model"}
 """By which each engine is told what it is called: the door asks for it by that name."""
 
@@ -97,6 +98,9 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
     ids = ENGINE_IDS if entry.standby else ENGINE_IDS[:1]
     variable = known_engines.DEVICES.get(entry.engine)
     told = {variable: ",".join(devices)} if variable and devices and "cuda" not in devices else {}
+    if entry.command and (entry.devices or VISIBLE not in options.environment):  # it uses what it leases, and no more
+        gpus = [device for device in devices if device.startswith("GPU-")]
+        told = {VISIBLE: ",".join(gpus)} if gpus else {}
     for number, engine_id in enumerate(ids):
         name = f"{entry.name}.{engine_id}" if entry.standby else entry.name
         who = ("--engine", entry.engine, "--engine-id", engine_id, "--role", "shadow" if number else "primary")

@@ -20,6 +20,9 @@ from vram.client import MOST_PATIENT, Lease, LedgerClient, NotInTime, Refused, e
 SLEEP_S = 5.0
 """So much of the time that the ledger gives is for what comes after the drain."""
 
+MOST_ALARMS = 3
+"""So many belong to the sentence that says why there is no room."""
+
 URGENT = 0
 """What an engine has while it is awake; a person's program, which asks with it, is given the memory of any."""
 
@@ -61,13 +64,15 @@ class Room:
     def _figures(self, needs: Mapping[str, int]) -> str:
         """What is missing, as the ledger sees it now."""
         with contextlib.suppress(ledger.ObserverError), ledger.Observer(self._host_dir) as observer:
+            status = observer.status()
             short = [
                 f"it takes {size(needs[one.device])} of {one.device}, where {size(one.available)} of {size(one.total)} "
-                f"are to be had ({size(one.leased)} leased, {size(one.foreign)} foreign)"
-                for one in observer.status().devices
+                f"are to be had ({size(one.leased)} leased, {size(one.returning)} not back yet, "
+                f"{size(one.foreign)} foreign)"
+                for one in status.devices
                 if needs.get(one.device, 0) > one.available
             ]
-            return "".join(f"; {one}" for one in short)
+            return "".join(f"; {one}" for one in (*short, *status.alarms[:MOST_ALARMS]))
         return ""
 
     def used(self) -> None:

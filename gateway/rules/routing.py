@@ -7,7 +7,7 @@
    first: that is no fallback, but what was asked for. So what the guard leaves is never nothing.
 3. The first model of a ladder that can answer is asked: one that hasn't failed, with room for the request, and in time
    for its deadline. One further behind that is awake goes before it only where the first one needs longer than a bound
-   (`AWAKE_FIRST_MS`), and never if it is remote.
+   (`AWAKE_FIRST_MS`), never if it is remote, and not in a ladder of which it is said (`in_order`).
 4. What can't be answered in time is refused at once, with the estimate. What is taken is kept until its deadline.
 
 What this file may not do: know what a request says beside its model (`wishes.py`), or keep anything.
@@ -67,6 +67,12 @@ class Catalogue:
             raise Refusal(404, f"the model {asked[:200]!r} does not exist{near or f'; there are: {self._there()}'}")
         return list(found.values())
 
+    def in_order(self, asked: str, client: str) -> bool:
+        """The quality of the first matters more than when it comes."""
+        asked, profile = asked or self.default, self.profile_of(client)
+        entry = self._named.get(profile.models.get(asked, asked) if profile is not None else asked)
+        return entry is not None and entry.in_order
+
     def _rungs(self, asked: str, meant: Mapping[str, str], done: set[str]) -> Iterator[tuple[str, Entry | None]]:
         """Every name of a ladder, and what it is. What a profile says, and each ladder, counts once."""
         if asked in meant:
@@ -100,9 +106,11 @@ def order(
     outlook: Mapping[str, ModelOutlook],
     load: Callable[[Entry], tuple[int, int]],
     deadline_ms: int | None,
+    awake_first_ms: float = AWAKE_FIRST_MS,
 ) -> list[Entry]:
     """The models that can answer, in the order in which they are to be asked. `load`: how many requests wait for one,
-    and how many this client has there. Raises Refusal, with the first one's reason.
+    and how many this client has there. `awake_first_ms`: where the first needs longer, one that is awake goes before
+    it. Raises Refusal, with the first one's reason.
     """
     why: Refusal | None = None
     can: list[Entry] = []
@@ -114,7 +122,7 @@ def order(
     if not can:
         assert why is not None
         raise why
-    if _needs_ms(can[0], outlook) > AWAKE_FIRST_MS:
+    if _needs_ms(can[0], outlook) > awake_first_ms:
         awake = next((it for it in can if it.remote is None and outlook_of(it, outlook).state is State.AWAKE), can[0])
         can = [awake, *(entry for entry in can if entry is not awake)]
     return can

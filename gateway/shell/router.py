@@ -205,7 +205,9 @@ class Router:
         else:
             candidates = self.catalogue.candidates(wish.model, calls_itself)
         patience_ms = wishes.patience_ms(wish, request.header(b"x-stainless-read-timeout"))
-        rungs = routing.order(candidates, self.outlook, partial(self._load, client), patience_ms)
+        in_order = not of and self.catalogue.in_order(wish.model, calls_itself)
+        awake_first_ms = math.inf if in_order else routing.AWAKE_FIRST_MS
+        rungs = routing.order(candidates, self.outlook, partial(self._load, client), patience_ms, awake_first_ms)
         until = now + patience_ms / 1000 if patience_ms is not None else math.inf
         profile = self.catalogue.profile_of(calls_itself)
 

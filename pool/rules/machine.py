@@ -23,8 +23,8 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
     program has some of it, say): others are put to sleep for it, too, by rule 6.
 10. A model that had no request for its keep-alive is put to sleep; one that was asleep for `stop_after_s` is ended; and
     no more engines are asleep than the budget in bytes allows, by device and of the host's memory.
-11. A model that couldn't be started or waked is FAILED, and tried again after a pause that grows. Its place in the
-    queue is free meanwhile, so those that slept for it are back.
+11. A model that couldn't be started or waked is FAILED, and tried again after a pause that grows, if it is wanted;
+    else for the next request. Its place in the queue is free meanwhile, so those that slept for it are back.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
     put to sleep (its answers are paused), ended, and started with the new one.
@@ -76,6 +76,7 @@ class Machine:
         self.context.begin(time)
         _HANDLERS[type(event)](self, event)
         self._settle()
+        self._end_pauses()
         self._watch_states()
         while not isinstance(step := plan(self.picture, time.mono), float):
             self._do(step)
@@ -255,6 +256,13 @@ class Machine:
             return
         unseen = [one for one in self.models.values() if one.child.running and one.away]
         it.settled = not unseen or not self.context.wait_until(self._began_at + SETTLE_S)
+
+    def _end_pauses(self) -> None:
+        """Doors are told that a model which has failed may be asked for again."""
+        for model in self.models.values():
+            if model.retry_at > -math.inf and not self.context.wait_until(model.retry_at):
+                model.retry_at = -math.inf
+                self.context.changed = True
 
     def _on_tick(self, event: e.Tick) -> None:
         pass

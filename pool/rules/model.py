@@ -121,6 +121,7 @@ class Model:
     """Its lock has refused to put it to sleep: not again before that."""
     failures: int = 0
     retry_at: float = -math.inf
+    """It has failed, and isn't tried again before; then it is as if it had not."""
     why_failed: str = ""
     leases: Mapping[str, int] = field(default_factory=dict)
     lacking: Mapping[str, int] = field(default_factory=dict)
@@ -158,6 +159,15 @@ class Model:
         if self.why_failed:
             return State.FAILED
         return State.ASLEEP if view.ready else State.LOADING
+
+    @property
+    def offered(self) -> State:
+        """What doors go by: one that has failed takes requests again when its pause is over, and is tried for them."""
+        if self.state is not State.FAILED or self.retry_at > -math.inf:
+            return self.state
+        if not self.child.running:
+            return State.OFF
+        return State.ASLEEP if self.view is not None and self.view.ready else State.LOADING
 
     @property
     def wants(self) -> bool:

@@ -30,14 +30,15 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     found = {}
     for name, model in it.models.items():
         turn, blocked = waits.get(name, (0, None))
-        if blocked is None and model.state in RESTS and not it.lacks:
+        state = model.offered
+        if blocked is None and state in RESTS and not it.lacks:
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
             tried = room_for(it, asked, free, set(), now)
             blocked = tried if isinstance(tried, Blocked) else None
-        large = "" if it.lacks or model.state not in RESTS else _too_large(it, model)
+        large = "" if it.lacks or state not in RESTS else _too_large(it, model)
         estimate_s = math.inf if large else estimate(it, model, turn, blocked, now)
         found[name] = ModelOutlook(
-            state=model.state,
+            state=state,
             why=large or _why(it, model, turn, blocked),
             turn=turn,
             estimate_ms=None if math.isinf(estimate_s) else round(estimate_s * 1000),

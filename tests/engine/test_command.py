@@ -3,9 +3,14 @@
 import http.client
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine_shim.cli.models_parts import Options, engines
+from pool.entries import Entry
+from pool.models_file import ModelsFile
 from sidecar.kernel import port_owner, process_tree
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
@@ -105,3 +110,23 @@ def test_a_mistake_is_a_sentence(house: House, words: tuple[str, ...], why: str)
     )
     code, _, err = run_to_end(sys.executable, "-m", *main, "--", *words)
     assert code == 64 and why in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("entry", "environment", "sees"),
+    [
+        ({"devices": ["GPU-b"]}, {}, "GPU-b"),
+        ({"devices": ["GPU-b"]}, {"CUDA_VISIBLE_DEVICES": "0,1"}, "GPU-b"),
+        ({}, {}, "GPU-a,GPU-b"),
+        ({}, {"CUDA_VISIBLE_DEVICES": "1"}, None),
+        ({"devices": ["GPU-b"], "environment": {"CUDA_VISIBLE_DEVICES": "7"}}, {}, "7"),
+        ({"devices": ["host:0"]}, {}, None),
+    ],
+)
+def test_of_many_models_one_that_is_a_command_sees_the_gpus_that_it_leases(
+    entry: dict[str, Any], environment: dict[str, str], sees: str | None
+) -> None:
+    command = Entry(name="it", engine="command", command=["llama-server", "{port}"], **entry)
+    options = Options(Path("run"), Path("file"), ModelsFile(), ("cuda",), ("127.0.0.1", 1), 1.0, environment)
+    (child,) = engines(options, command, list(command.devices) or ["GPU-a", "GPU-b"])
+    assert child.environment.get("CUDA_VISIBLE_DEVICES") == sees

@@ -75,6 +75,7 @@ class Many:
             Entry(name="small", limits=limits or Limits(waiting=3, per_client=2), own_port=True),
             Entry(name="off", priority=7),
             Entry(name="best", ladder=["chat", "small", "cloud"]),
+            Entry(name="strict", ladder=["chat", "small"], in_order=True),
             Entry(name="cloud", remote=there),
         ]
         profiles = [Profile(clients=["agent"], models={"gpt-4": "small"}, keep_alive_s=30.0)]
@@ -152,6 +153,13 @@ def test_a_requests_model_chooses_by_its_names_and_its_clients_profile(many: Man
     assert many.ask(model="chat", x_priority="high")[0] == 400
 
 
+def test_a_ladder_that_is_kept_in_order_waits_for_its_first_and_another_takes_the_one_that_is_awake(many: Many) -> None:
+    many.see("chat", State.LOADING, estimate_ms=60_000)
+    assert many.ask(model="best")[2]["model"] == "small" and many.ask(model="strict")[2]["model"] == "chat"
+    many.see("chat", State.FAILED)
+    assert many.ask(model="strict")[2]["model"] == "small", "one that has failed isn't waited for"
+
+
 def test_what_comes_by_a_models_own_port_is_for_it_whatever_it_is_called(many: Many) -> None:
     ports = many.door.get("/failover/models")[1]["ports"]
     assert list(ports) == ["small"]
@@ -165,7 +173,7 @@ def test_what_comes_by_a_models_own_port_is_for_it_whatever_it_is_called(many: M
 def test_models_are_listed_with_their_states(many: Many) -> None:
     found = many.door.get("/v1/models")[1]["data"]
     assert {model["id"]: model["state"] for model in found} == {
-        "chat": "awake", "small": "awake", "off": "off", "best": "off", "cloud": "awake",
+        "chat": "awake", "small": "awake", "off": "off", "best": "off", "strict": "off", "cloud": "awake",
     }  # fmt: skip
     assert many.door.get("/v1/models/gpt-4")[1]["id"] == "chat" and many.door.get("/v1/models/chatt")[0] == 404
 

@@ -3,6 +3,7 @@ engine gets.
 """
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -104,9 +105,11 @@ def test_a_request_without_a_model_has_the_default_or_is_told_what_there_is() ->
 # -- which of a ladder -----------------------------------------------------------------------------------------------
 
 
-def ordered(asked: str, deadline_ms: int | None = None, **seen: ModelOutlook) -> list[str]:
+def ordered(
+    asked: str, deadline_ms: int | None = None, awake_first_ms: float = routing.AWAKE_FIRST_MS, **seen: ModelOutlook
+) -> list[str]:
     candidates = Catalogue(ENTRIES).candidates(asked, "")
-    chosen = routing.order(candidates, seen, lambda _: (0, 0), deadline_ms)
+    chosen = routing.order(candidates, seen, lambda _: (0, 0), deadline_ms, awake_first_ms)
     return [entry.name for entry in chosen]
 
 
@@ -125,6 +128,16 @@ def test_the_first_that_can_is_asked_and_one_that_is_awake_before_one_that_needs
     chat: ModelOutlook, small: ModelOutlook, order: list[str]
 ) -> None:
     assert ordered("best", chat=chat, small=small) == order
+
+
+def test_a_ladder_says_whether_its_first_is_waited_for() -> None:
+    assert ordered("best", chat=LOADING, small=AWAKE, awake_first_ms=math.inf) == ["chat", "small", "cloud"]
+    strict = Entry(name="strict", aliases=["s"], ladder=["chat", "small"], in_order=True)
+    profile = Profile(clients=["agent"], models={"gpt-4": "strict"})
+    catalogue = Catalogue([*ENTRIES, strict], [profile], default="strict")
+    kept = [("strict", ""), ("s", ""), ("", ""), ("gpt-4", "agent")]
+    assert all(catalogue.in_order(*one) for one in kept)
+    assert not any(catalogue.in_order(*one) for one in [("best", ""), ("gpt-4", ""), ("chat|small", ""), ("ghost", "")])
 
 
 def test_a_deadline_that_the_estimate_exceeds_is_refused_at_once_and_another_may_be_kept() -> None:

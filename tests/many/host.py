@@ -32,17 +32,13 @@ class Host:
         self.file: dict[str, Any] = {"devices": [DEVICE], "capacity": "256MiB", **file}
         self.models = {name: dict(entry) for name, entry in models.items()}
         self.write()
-        command = (
-            "models",
-            "up",
-            str(self.path),
-            "--run-dir",
-            str(house.run_dir),
-            "--listen",
-            f"127.0.0.1:{self.port}",
-        )
-        self.up = Program(house, "up", "engine_shim.cli.failover", *command)
-        house.add(self.up)
+        self.start()
+
+    def start(self) -> None:
+        """What an earlier one has said goes on in the same file."""
+        place = (str(self.path), "--run-dir", str(self.house.run_dir), "--listen", f"127.0.0.1:{self.port}")
+        self.up = Program(self.house, "up", "engine_shim.cli.failover", "models", "up", *place)
+        self.house.add(self.up)
 
     def write(self) -> None:
         usual = {

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from pool.entries import State
+from sidecar.kernel import process_tree
 from tests.engine.shims import House
 from tests.gateway.door import Stream, ask
 from tests.gateway.under_load import all_of, check, questions
 from tests.many.host import Host
 from tests.support.chance import seeded
+from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -113,6 +115,55 @@ def test_whatever_is_killed_in_a_swap_every_answer_is_whole(house: House, victim
             )
 
     asyncio.run(story())
+
+
+def at_each_step(host: Host, kill: Callable[[], None], again: Callable[[], None]) -> None:
+    """What has clients' connections, or all of it, is killed while `a` is at each step. Those that ask anew have what
+    they would have had.
+    """
+    asked = [host.stream(name, f"prompt {n}", 120) for name in "ab" for n in range(4)]
+    like = known(host, asked)
+
+    async def story() -> None:
+        for step in (State.AWAKE, State.DRAINING, State.ASLEEP, State.WAKING):
+            running = asyncio.create_task(all_of(host.port, asked))
+            while (await asyncio.to_thread(host.states)).get("a") is not step:
+                if running.done():
+                    running = asyncio.create_task(all_of(host.port, asked))
+            await asyncio.to_thread(kill)
+            await running
+            await asyncio.to_thread(again)
+            check(await all_of(host.port, asked), like)
+
+    asyncio.run(story())
+
+
+PACE = {name: {"arguments": ["--seed", str(n), *KV, "--tokens-per-s", "60"]} for n, name in enumerate("ab")}
+
+
+def test_a_door_that_is_killed_in_a_swap_takes_only_its_own_connections_along(house: House) -> None:
+    host = Host(house, PACE, capacity="160MiB", drain_s=0.1, swap_share=0.5).ready()
+    engines = [host.main(name).pid for name in "ab"]
+    at_each_step(
+        host, lambda: host.part("gateway").kill(), lambda: host.until(lambda: answers(host), "the door is back")
+    )
+    assert engines == [host.main(name).pid for name in "ab"] and sum(one.failures for one in host.shown()) == 0
+
+
+def test_a_launcher_that_is_killed_in_a_swap_takes_all_along_and_the_next_one_serves_as_before(house: House) -> None:
+    host = Host(house, PACE, capacity="160MiB", drain_s=0.1, swap_share=0.5).ready()
+
+    def kill() -> None:
+        all_of_it = [Process(pid) for pid in process_tree.descendants(host.up.pid)]
+        host.up.kill()
+        for process in all_of_it:
+            process.wait()
+
+    def again() -> None:
+        host.start()
+        host.ready().until(lambda: answers(host), "its door answers, too")
+
+    at_each_step(host, kill, again)
 
 
 # -- what else may go wrong ----------------------------------------------------------------------------------------
@@ -240,6 +291,13 @@ def test_a_pool_that_stands_still_is_said_by_the_door_and_no_request_is_lost(hou
         await asyncio.to_thread(host.until, lambda: ready(host)[0] == 200, "the door is ready again")
 
     asyncio.run(story())
+
+
+def answers(host: Host) -> bool:
+    try:
+        return ready(host)[0] == 200
+    except OSError:
+        return False
 
 
 def ready(host: Host) -> tuple[int, str]:

@@ -67,6 +67,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {ladder: [b]}}", "a: ladder: no model is called b"),
         ("models: {a: {ladder: [b]}, b: {ladder: [a]}}", "a: ladder: b is a ladder, too"),
         ("models: {a: {ladder: [b], arguments: [x]}, b: {engine: reference}}", "a: it is a ladder, and has an engine, too"),
+        ("models: {a: {engine: reference, in_order: true}}", "a: in_order: it has no ladder"),
         ("models: {chat: {engine: reference}}\ndefault: chta", "default: no model is called chta; is chat meant?"),
         ("models: {chat: {engine: reference}}\nprofiles: [{clients: [x], models: {gpt: chat|chta}}]", "profiles: no model is called chta; is chat meant?"),
         ("profiles: [{clients: [x]}, {clients: [x]}]", "profiles: x is in more than one of them"),
@@ -89,6 +90,12 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
 def test_what_cant_be_right_is_said_in_a_sentence(text: str, said: str) -> None:
     file = msgspec.structs.replace(of(text), devices=["host:0"])
     assert any(said in sentence for sentence in wrong(file, TOTALS)), wrong(file, TOTALS)
+
+
+def test_what_only_a_name_tells_is_no_reason_to_refuse_a_model() -> None:
+    file = msgspec.structs.replace(of("models: {a: {arguments: [big-70B]}}"), devices=["host:0"])
+    assert model_rules(file.models["a"], file.devices).bytes["host:0"] > TOTALS["host:0"]
+    assert wrong(file, TOTALS) == []
 
 
 def test_what_is_launched_counts_among_the_models_that_there_may_be() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
+from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
 
 BUSY = ModelDemand(streaming=1)
@@ -438,6 +439,39 @@ def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
     assert pool.state("a") is State.FAILED and pool.machine.models["a"].why_failed == "no such model"
     pool.advance(2)
     assert pool.wishes() == [("start", "a")]
+
+
+@pytest.mark.parametrize(
+    ("running", "ready", "offered"),
+    [(True, True, State.ASLEEP), (True, False, State.LOADING), (False, False, State.OFF)],
+)
+def test_one_that_has_failed_is_refused_until_its_pause_is_over_and_then_tried_for_the_next_request(
+    running: bool, ready: bool, offered: State
+) -> None:
+    """A request that was refused asks for nothing any more: without that it would be failed for ever."""
+    pool = Pool(running=running)
+    pool.wants("a")
+    if running:
+        pool.feed(e.LockAnswered("a", True))
+        pool.lock("a", resting=True, ready=ready, why="there is no room")
+    else:
+        pool.launcher(a=e.Child(False, ends=1, why="no such model"))
+    pool.wants("a", waiting=0)
+    pool.wishes()
+
+    def told() -> State:
+        return outlooks(pool.machine.picture, {}, pool.now)["a"].state
+
+    assert told() is State.FAILED
+    pool.advance(0.5)
+    pool.out.clear()
+    pool.advance(1.0)
+    assert told() is offered and pool.state("a") is State.FAILED and e.Publish() in pool.out and pool.wishes() == []
+    pool.out.clear()
+    pool.advance(5.0)
+    assert e.Publish() not in pool.out, "it is said once"
+    pool.wants("a")
+    assert pool.wishes() == [("wake" if running else "start", "a")]
 
 
 def test_an_engine_that_died_and_has_no_successor_gives_its_place_to_others() -> None:

@@ -3,7 +3,7 @@ that die; a ledger; faults from one seed; and what must hold.
 
  1. Never two that were promised the same bytes: what living trees have been told, and haven't given back, is never more
     than the device has. What a tree was promised that is dying counts until it is gone, where that can be proven.
- 2. Where memory can be read, what is granted was seen to be free.
+ 2. Where memory can be read, what is granted was seen to be free; or the tree has it again that never gave it back.
  3. A program that uses no more than it was granted always gets it from the device, where no program has lied about what
     it gave back and no other has used the device.
  4. First on disk, then told: what a tree is told stands in the file under its name.
@@ -85,6 +85,8 @@ class VramWorld(Schedule[SimLedger]):
         """Tree and lease -> what a server said last that it has."""
         self.left: set[int] = set()
         """Estates that were left to others, for their heirs wanted more."""
+        self.again: Counter[tuple[str, str]] = Counter()
+        """Tree and device -> what a server said that it has again."""
         self._faults = VramFaults(self)
 
     # -- what the shells are told ----------------------------------------------------------------------------------
@@ -148,7 +150,8 @@ class VramWorld(Schedule[SimLedger]):
             self.grants += 1
             seen = server.last_read
             for device, count in more.items():
-                if self.reads_memory and count > seen.get(device, (0, 0))[0]:
+                again = self.again.pop((tree.name, device), 0)
+                if self.reads_memory and count > seen.get(device, (0, 0))[0] + again:
                     self.fail(f"{tree.name} is granted {count} of {device}, of which {seen.get(device)} was seen free")
 
     def got(self, tree: Tree, lease: int, bytes: dict[str, int]) -> None:
@@ -237,6 +240,8 @@ class VramWorld(Schedule[SimLedger]):
     def noted(self, server: SimLedger, note: Note) -> None:
         if note.alarm and "a bug of the ledger" in str(note.detail["text"]):
             self.fail(str(note.detail["text"]))
+        if note.event == "has_again":
+            self.again[str(note.detail["tree"]), str(note.detail["device"])] += int(note.detail["bytes"])
         if note.event == "left_to_others":
             self.left.add(int(note.detail["lease"]))
 

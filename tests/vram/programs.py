@@ -124,8 +124,9 @@ class _Holder:
 
     def reserve(self, name: str, count: str, *how: str) -> None:
         timeout_s = next((float(word) for word in how if word[0].isdigit()), None)
+        priority = next((int(word.removeprefix("priority=")) for word in how if word.startswith("priority=")), 0)
         self.leases[name] = self.ledger.reserve(
-            name, {DEVICE: int(count)}, evictable="evictable" in how, timeout_s=timeout_s
+            name, {DEVICE: int(count)}, priority=priority, evictable="evictable" in how, timeout_s=timeout_s
         )
 
     def resize(self, name: str, count: str) -> None:

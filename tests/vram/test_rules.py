@@ -425,6 +425,85 @@ def test_less_than_was_said_is_named_and_what_is_back_is_leased(world: World) ->
     assert world.alarms == "" and world.device().returning == 0
 
 
+def test_what_it_still_has_though_it_was_given_back_is_its_own_again_and_no_other_trees(world: World) -> None:
+    a, b = world.holder("a", 80, name="chat"), world.tree("b")
+    a.resize(a.lease, 0)
+    world.used[a.name] = 50
+    a.reserve(80, name="chat")
+    assert a.has == 0, "it may be on its way"
+    world.advance(world.config.patience_s + 1)
+    assert a.has == 80 and world.alarms == "" and (world.device().leased, world.device().returning) == (80, 0)
+    assert not any("more are taken" in str(note.detail) for note in world.notes), "none counts twice"
+    b.reserve(30, name="chat.other")
+    assert b.has == 0
+    world.used[a.name] = 80
+    a.resize(a.lease, 0)
+    del world.used[a.name]
+    world.advance(1)
+    assert b.has == 30 and world.device().leased == 30
+
+
+def test_of_what_it_still_has_it_gets_no_more_than_it_asks_for_and_what_is_more_it_awaits(world: World) -> None:
+    a, b = world.holder("a", 80, name="chat"), world.holder("b", 20)
+    a.resize(a.lease, 0)
+    world.used[a.name] = 50
+    world.advance(world.config.patience_s + 1)
+    a.reserve(30, name="chat")
+    assert a.has == 30 and world.device().returning == 20 and "20 bytes of gpu" in world.alarms
+    a.reserve(50, name="other")
+    assert a.has == 30
+    a.says(m.Withdraw(number=a.numbers))
+    b.resize(b.lease, 0)
+    del world.used[b.name]
+    world.advance(1)
+    assert a.has == 30 and world.device().available == 50, "of another name it is lacking to its own tree, too"
+
+
+def test_it_has_no_more_again_than_it_still_has(world: World) -> None:
+    a, b = world.holder("a", 60), world.holder("b", 40, evictable=False)
+    a.resize(a.lease, 0)
+    world.used[a.name] = 10
+    world.advance(world.config.patience_s + 1)
+    a.reserve(61)
+    assert a.has == 0 and "10 bytes of gpu" in world.alarms
+    a.says(m.Withdraw(number=a.numbers))
+    a.reserve(60)
+    assert a.has == 60 and world.alarms == "" and b.has == 40
+
+
+def test_what_is_given_back_besides_what_is_overdue_may_be_on_its_way(world: World) -> None:
+    a, b, c = world.holder("a", 60), world.holder("b", 40), world.tree("c")
+    a.resize(a.lease, 40)
+    world.advance(world.config.patience_s + 1)
+    assert "20 bytes of gpu are still in use" in world.alarms
+    a.resize(a.lease, 20)
+    c.reserve(30)
+    assert b.all(m.Asked) == []
+
+
+def test_what_it_was_to_have_again_and_could_not_be_written_is_no_others(world: World) -> None:
+    a, b = world.holder("a", 80, name="chat"), world.tree("b")
+    a.resize(a.lease, 0)
+    world.used[a.name] = 50
+    world.advance(world.config.patience_s + 1)
+    world.disk_fails = "no space"
+    a.reserve(80, name="chat")
+    b.reserve(60)
+    assert a.has == 0 and world.device().leased == 0
+    world.disk_fails = ""
+    world.advance(10)
+    assert a.has == 80 and b.has == 0 and world.device().returning == 0
+
+
+def test_what_should_be_back_long_since_is_awaited_no_more_and_others_are_asked(world: World) -> None:
+    a, b, c = world.holder("a", 40), world.holder("b", 40), world.tree("c")
+    a.resize(a.lease, 0)
+    c.reserve(50)
+    assert b.all(m.Asked) == []
+    world.advance(world.config.patience_s + 1)
+    assert b.all(m.Asked)[0].bytes == {GPU: 30}
+
+
 def test_what_is_missing_is_the_oldest_ones(world: World) -> None:
     a, b = world.holder("a", 30), world.holder("b", 40)
     a.resize(a.lease, 0)

@@ -1,12 +1,13 @@
 """What is granted, and that it is on disk before its holder hears of it (rules V1, V3, V12 of `machine.py`). Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.context import rfc3339
 from vram.rules import messages as m
 from vram.rules.books import Books, Part
-from vram.rules.leases import Lease, Waiter, minus, some
+from vram.rules.leases import Lease, Waiter, minus, plus, some
 from vram.rules.messages import Bytes
 from vram.rules.queue import Queue
 from vram.rules.returns import Returns
@@ -25,6 +26,8 @@ class Telling:
     """Which was granted it. None: its holder has given back a part, and that stands."""
     before: Bytes | None = None
     """What it had. None: it is new. (An heir's is what it has inherited.)"""
+    again: Sequence[tuple[Lease, Bytes]] = ()
+    """What was returning of these, and is the holder's again."""
 
 
 class Grants(Part):
@@ -47,8 +50,11 @@ class Grants(Part):
     def grant(self, waiter: Waiter) -> None:
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
-        self.queue.taken.update(self.queue.lacks(waiter))
+        lacks, again = self.queue.lacks(waiter), self.queue.again(waiter)
+        self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
+        for old, part in again:
+            self._has_again(waiter, old, part)
         if lease is None:
             lease = self.leases.add(Lease(self._number(), waiter.name, waiter.tree, dict(some(waiter.needs))))
         elif lease.tree is None:  # an heir; what it doesn't need is free
@@ -64,7 +70,14 @@ class Grants(Part):
             lease.fresh_until = self.context.now + self.config.least_held_s
         else:
             self.remember(lease)
-        self.disk.owe_next(Telling(waiter.tree, waiter.number, lease, waiter, before))
+        self.disk.owe_next(Telling(waiter.tree, waiter.number, lease, waiter, before, again))
+
+    def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
+        self.leases.change(lease, returning=minus(lease.returning, part))
+        if not lease.returning:
+            self.context.calm(f"returning {lease.number}")
+        for device, count in part.items():
+            self.context.note("has_again", name=lease.name, tree=waiter.tree.name, device=device, bytes=count)
 
     def _number(self) -> int:
         self.newest += 1
@@ -95,9 +108,12 @@ class Grants(Part):
         self.disk.take_back(lambda owed: owed in untold)
         for telling in reversed(untold):
             if telling.waiter is not None:
-                self._take_back(telling.lease, telling.before, telling.waiter)
+                self._take_back(telling, telling.waiter)
 
-    def _take_back(self, lease: Lease, before: Bytes | None, waiter: Waiter) -> None:
+    def _take_back(self, telling: Telling, waiter: Waiter) -> None:
+        lease, before = telling.lease, telling.before
+        for old, part in telling.again:
+            self.leases.change(old, returning=plus(old.returning, part))
         if before is None:
             self.leases.end(lease)
         else:

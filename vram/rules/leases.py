@@ -38,6 +38,8 @@ class Lease:
     returning: Bytes = field(default_factory=dict)
     """Said to be given back, and not seen to be free."""
     returning_since: float = 0.0
+    overdue: bool = False
+    """It should have been seen to be free long ago: it isn't on its way, and its holder still has it."""
     asked: Asked | None = None
     inherited: bool = False
     """By its holder, which may not know yet."""

@@ -19,6 +19,8 @@ rules, and where they stand:
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).
+     What is overdue so is lacking to all but the tree that still has it, which may have it again where it has no room
+     without that, under the same name (`queue.py`).
  V6. What is in use and leased by none is foreign: it is measured, and taken off. A claim that no file knows takes its
      bytes out of that (`devices.py`).
  V7. When a holder has died, and an heir of the name lives, the bytes stay with the name, and are the heir's for the

@@ -5,7 +5,7 @@ looked at beside what all those before it lack: it gets nothing that would keep 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.plan import Plan
@@ -39,6 +39,19 @@ class Queue(Part):
         """What it has already, or inherits, it doesn't wait for."""
         has = self._has(waiter)
         return minus(waiter.needs, has.bytes) if has is not None else some(waiter.needs)
+
+    def again(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
+        """What its tree said that it has given back under this name, and still has: lacking to all others. It may have
+        that again, where it has no room without it.
+        """
+        short = {device: need - self.devices.room(device) for device, need in self.lacks(waiter).items()}
+        found = []
+        for lease in self.leases.of_tree(waiter.tree.name):
+            part = {device: min(count, short.get(device, 0)) for device, count in lease.returning.items()}
+            if lease.overdue and lease.name == waiter.name and some(part):
+                found.append((lease, some(part)))
+                short = minus(short, part)
+        return found
 
     def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:
         """Estates of heirs that want more than there is, and that wait behind this one or may not keep it waiting."""
@@ -91,8 +104,11 @@ class Queue(Part):
             lacks, has = self.lacks(waiter), self._has(waiter)  # those before it may wait for what it has
             vain = [all for p, all in in_vain.items() if p <= waiter.priority and has is None]
             before = {device: ahead[device] + sum(all[device] for all in vain) for device in lacks}
-            short = some({d: need + before[d] - self.devices.room(d) for d, need in lacks.items()})
-            if not short and self._is_free(plan, waiter, lacks):
+            again = Counter[str]()
+            for _, part in self.again(waiter):
+                again.update(part)
+            short = some({d: need + before[d] - self.devices.room(d) - again[d] for d, need in lacks.items()})
+            if not short and self._is_free(plan, waiter, lacks, again):
                 plan.do(grant, waiter)
                 return
             if short and not minus(short, self.devices.foreign):
@@ -119,10 +135,10 @@ class Queue(Part):
         if waiter.waits_for != text:
             plan.do(self._note, waiter, text)
 
-    def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes) -> bool:
+    def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, again: Mapping[str, int]) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
         new = lacks if waiter.lease is not None else waiter.needs  # what a dead holder had is to be seen free, too
-        needs = {d: need + self.taken[d] for d, need in new.items() if self.devices.can_be_read(d)}
+        needs = {d: need + self.taken[d] - again.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
         if not needs or self.memory.fits(needs):
             return True
         self.memory.plan(plan, self._pace(plan, waiter))
@@ -131,6 +147,9 @@ class Queue(Part):
     def _coming(self, ending: list[Lease]) -> Bytes:
         """What is on its way back, or has only to be proven free."""
         coming = Counter(self.leases.sum_returning)
+        for lease in self.leases.returning.values():
+            if lease.overdue:
+                coming.subtract(lease.returning)
         for lease in self.leases.asked.values():
             if lease.asked is not None and not lease.asked.late and not lease.ends:
                 coming.update(lease.asked.bytes)

@@ -32,7 +32,12 @@ class Returns(Part):
         self.memory.plan(plan, pace(plan.now - max(since)))
         for lease in leases:
             if not plan.wait_until(lease.returning_since + self.config.patience_s):
+                if not lease.overdue:
+                    plan.do(self._overdue, lease)
                 plan.say(self.context.alarm, f"returning {lease.number}", self._not_back(lease))
+
+    def _overdue(self, lease: Lease) -> None:
+        lease.overdue = True
 
     def _not_back(self, lease: Lease) -> str:
         who = f"{lease.tree.engine_id} (process {lease.tree.pid})" if lease.tree is not None else "its holder"
@@ -63,7 +68,7 @@ class Returns(Part):
             self.leases.ask(lease, Asked(rest, asked.until, asked.for_name, asked.late) if rest and left else None)
         if lease.asked is None:
             self.context.calm(f"asked {lease.number}")
-        lease.returning_since = self.context.now
+        lease.returning_since, lease.overdue = self.context.now, False
         self.free({})
         self.leases.change(lease, bytes=left, returning=lease.returning if unused else plus(lease.returning, back))
 
