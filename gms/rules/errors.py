@@ -37,6 +37,10 @@ class Asleep(GmsError):
     """Nothing is mapped here at the moment."""
 
 
+class Damaged(GmsError):
+    """The contents of weights are no longer what was committed."""
+
+
 class Parked(Refused):
     """The weights lie in host memory, and have to be brought back to the device before they can be read."""
 

@@ -416,17 +416,16 @@ class SharedRegion(Region):
         self._tell(layout.generation, layout.hash, but=writer)
         if old is not None:
             self.context.forget(old.slabs)
-            asleep = [each for each in self.clients if each is not writer and self.doing(each) is Doing.ASLEEP]
+            if layout.parked:
+                self._has_parked(writer, old)
             self.note("replaced", generation=old.generation, by=layout.generation)
             for conn in self.device.holders.ask(old.generation):
                 self.device.throw_out(conn, None)
-            if layout.parked:
-                self._has_parked(writer, old, asleep)
 
-    def _has_parked(self, writer: Client, old: Cleared, asleep: Sequence[Client]) -> None:
+    def _has_parked(self, writer: Client, old: Cleared) -> None:
         """Processes that are asleep keep it from now on in place of the slabs; the writer hears when those are gone."""
-        for client in asleep:
-            if client.parks:
+        for client in self.clients:
+            if client.parks and client is not writer and self.doing(client) is Doing.ASLEEP:
                 self._tell_parked(client)
         identities, size = tuple(slab.identity for slab in old.slabs), sum(slab.size for slab in old.slabs)
         self.tell_when_gone(writer.conn, old.generation, size, identities, self.context.now + ANSWER_S)

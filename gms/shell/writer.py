@@ -57,6 +57,7 @@ class Writer(Mapped):
         if len(document) > lay.MAX_LAYOUT_BYTES:
             raise Refused(f"the layout takes {len(document)} bytes; at most {lay.MAX_LAYOUT_BYTES} are allowed")
         done = self._shell.publish(document, tuple(self.sizes), timeout_s)
+        assert isinstance(done, m.Committed)
         self._open = False
         reader = Reader(self._shell, self._use, done.hash, document, self._addresses)
         self._addresses.unmap()

@@ -165,7 +165,8 @@ def test_sleepers_keep_the_parked_memory_in_place_of_the_slabs() -> None:
     falls_asleep(house)
     before = house.weights.there[0]
     done = parks(house)
-    parked, identities = house.sent[2][-1]
+    (parked, identities), drop = house.sent[2][-2:]
+    assert drop[0] == m.Drop(generation=before), "only then, so that it has one of them all the time"
     assert parked == m.Parked(
         generation=done.generation,
         hash=done.hash,
