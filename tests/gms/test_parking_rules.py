@@ -4,8 +4,11 @@
 
 import pytest
 
+from gms.rules import events as e
 from gms.rules import messages as m
+from gms.rules import record
 from gms.rules.sessions import Doing
+from gms.rules.weights import Phase
 from tests.gms.machine_shell import WINDOW_S, House, document, restarted
 from tests.gms.test_machine_rules import hand_back, opened, refused
 
@@ -368,3 +371,28 @@ def test_contents_that_differ_from_what_was_summed_up_are_an_alarm() -> None:
     house.says(2, m.Checksums(generation=generation, sums=["a", "c"]))
     assert "engine-b (pid 2)" in house.status.alarms[0] and "gmsctl verify" in house.status.alarms[0]
     assert house.weights.committed is not None and list(house.weights.committed.sums) == SUMS
+
+
+def test_a_process_that_has_none_of_it_is_not_given_the_parked_memory() -> None:
+    house = house_with_weights()
+    falls_asleep(house)
+    house.hello(3, parks=True)
+    parks(house)
+    assert not house.heard(3, m.Parked) and house.doing(3) is Doing.WATCHING
+
+
+def test_what_is_parked_leaves_the_whole_device_to_what_replaces_it() -> None:
+    house = parked_house()
+    opened(house.says(1, m.Open(mode="rw", replace=True, bytes=1000)))
+    assert isinstance(house.says(1, m.Create(size=1000)), m.Created)
+    assert house.status.parked == {"weights": 50}, "until that is committed"
+
+
+def test_a_mistake_about_where_a_layout_lies_is_seen() -> None:
+    house = parked_house()
+    region, newest = house.region(), house.machine.device.generations.newest
+    parked = m.Parked(generation=newest, hash=house.record.hash, size=50, layout=b"")
+    assert not region.broken(newest) and not region.breaks(e.Send(2, parked), house.record, newest)
+    assert "is not on disk" in region.breaks(e.Send(2, parked), record.Region(m.WEIGHTS, "shared", 1), newest)
+    region.weights.phase = Phase.COMMITTED
+    assert "lies in host memory" in region.broken(newest)
