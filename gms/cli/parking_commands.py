@@ -1,6 +1,4 @@
-"""`gmsctl park` and `unpark`: a model's weights from its devices to host memory, and back. How it is done stands in
-`parking.py`.
-"""
+"""`gmsctl park` and `unpark`: a model's weights from its devices to host memory, and back (`parking.py`)."""
 
 import argparse
 import contextlib
@@ -10,11 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from gms.cli.snapshot_commands import devices_with
 from gms.cli.transfer_commands import DONE, NOT_YET, complain, connected, says_whom, told, worst
 from gms.client import Parked
-from gms.observer import Observer
 from gms.rules import messages as m
-from gms.shell.transfer import CannotTransfer
 from sidecar.terminal.commands import Command
 from sidecar.terminal.formatting import size
 from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
@@ -37,8 +34,7 @@ examples:
 
 UNPARK = """\
 On all devices that have the model. An engine that wakes does so by itself. Until one has, only the server has the
-weights: a crash of it would lose them. With --json an object for each device: device, key, bytes (0: they were there),
-seconds.
+weights: a crash of it would lose them. With --json an object for each device: device, key, bytes, seconds.
 
 exit codes: 0 in the device; 1 they can't be: the device is full, say; 2 no server; 3 not in time: a process writes
 
@@ -64,71 +60,57 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
 
 
 def park(options: argparse.Namespace) -> int:
-    return _everywhere(options, _park)
+    return _on_all_devices(options, _park)
 
 
 def unpark(options: argparse.Namespace) -> int:
-    return _everywhere(options, _unpark)
+    return _on_all_devices(options, _unpark)
 
 
-Move = Callable[[argparse.Namespace, str, int], int]
-"""On a device, where so many bytes are parked at the moment. Returns an exit code."""
-
-
-def _everywhere(options: argparse.Namespace, move: Move) -> int:
-    """On all devices that have the weights, at the same time."""
-    options.region, there = options.key, {}
+def _on_all_devices(options: argparse.Namespace, move: Callable[[argparse.Namespace, str], int]) -> int:
+    """At the same time: all that have the weights."""
+    options.region = options.key
     with told() as outcome:
-        for device in options.devices:
-            with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
-                status = observer.status()
-            if any(each.key == options.key and each.policy == "shared" and each.generation for each in status.regions):
-                there[device] = status.parked.get(options.key, 0)
-        if not there:
-            raise CannotTransfer(f"there are no weights of {options.key}: gmsctl status shows what there is")
-        with ThreadPoolExecutor(len(there)) as ranks:
-            outcome.code = worst(list(ranks.map(partial(_told, options, move), there, there.values())))
+        devices = devices_with(options)
+        with ThreadPoolExecutor(len(devices)) as ranks:
+            outcome.code = worst(list(ranks.map(partial(_told, options, move), devices)))
     return outcome.code
 
 
-def _told(options: argparse.Namespace, move: Move, device: str, parked: int) -> int:
-    with told() as outcome:
-        outcome.code = move(options, device, parked)
+def _told(options: argparse.Namespace, move: Callable[[argparse.Namespace, str], int], device: str) -> int:
+    with told() as outcome, says_whom(options, device):
+        outcome.code = move(options, device)
     return outcome.code
 
 
-def _park(options: argparse.Namespace, device: str, parked: int) -> int:
+def _park(options: argparse.Namespace, device: str) -> int:
     began, gone = time.monotonic(), m.RegionDropped(key=options.key, bytes=0, seen=True)
-    with connected(options, device) as client, says_whom(options, device), contextlib.suppress(Parked):
+    with connected(options, device) as client, contextlib.suppress(Parked):
         answer, unsaid = client.park(options.timeout_s), f"{device}: the server went away before it could say more"
         still = m.RegionDropped(key=options.key, bytes=0, still=[unsaid])
         gone = answer if isinstance(answer, m.RegionDropped) else still
-    if options.json:
-        _say_json(options, device, gone.bytes, began, seen=gone.seen, still=gone.still)
-    else:
-        how = "as the device says" if gone.seen else "as its processes say"
-        free = f", and no process has its memory of the device any more, {how}" if not gone.still else ""
-        say(f"{device}: {options.key} is parked{_took(gone.bytes, began)}{free}")
+    free = f"; no process has its memory of the device, as {'that' if gone.seen else 'each'} says"
+    more = {"seen": gone.seen, "still": gone.still}
+    _say(options, device, "is parked", gone.bytes, began, "" if gone.still or not gone.bytes else free, **more)
     for sentence in gone.still:
         complain(sentence)
     return NOT_YET if gone.still else DONE
 
 
-def _unpark(options: argparse.Namespace, device: str, parked: int) -> int:
+def _unpark(options: argparse.Namespace, device: str) -> int:
     began = time.monotonic()
-    with connected(options, device, unparks=True) as client, says_whom(options, device):
-        client.read(options.timeout_s).close()
-    if options.json:
-        _say_json(options, device, parked, began)
-    else:
-        say(f"{device}: {options.key} is in the device{_took(parked, began)}")
+    with connected(options, device, unparks=True) as client, client.read(options.timeout_s) as reader:
+        moved = sum(reader.sizes)
+    _say(options, device, "is in the device", moved, began)
     return DONE
 
 
-def _say_json(options: argparse.Namespace, device: str, moved: int, began: float, **more: object) -> None:
-    said = {"device": device, "key": options.key, "bytes": moved, "seconds": round(time.monotonic() - began, 3)}
-    say(json.dumps(said | more))
-
-
-def _took(moved: int, began: float) -> str:
-    return f": {size(moved)}, {time.monotonic() - began:.1f} s" if moved else " already"
+def _say(
+    options: argparse.Namespace, device: str, what: str, moved: int, began: float, free: str = "", **more: object
+) -> None:
+    took_s = time.monotonic() - began
+    if options.json:
+        said = {"device": device, "key": options.key, "bytes": moved, "seconds": round(took_s, 3)}
+        say(json.dumps(said | more))
+    else:
+        say(f"{device}: {options.key} {what}{f': {size(moved)}, {took_s:.1f} s' if moved else ' already'}{free}")

@@ -136,6 +136,11 @@ class Open(Message, frozen=True):
     unparks: Generation = 0
     """`rw`: that layout, which lies in host memory, goes back to the device."""
 
+    @property
+    def moves(self) -> Generation:
+        """The layout that is to be somewhere else; 0: none is."""
+        return self.parks or self.unparks
+
 
 class Withdraw(Message, frozen=True):
     """Ends what the sender has: a place in the queue, a reader's or a writer's session. A writer that has not committed

@@ -28,8 +28,6 @@ class Admit(NamedTuple):
     request: int
     generation: int
     replaces: bool
-    moves: bool = False
-    parks: bool = False
 
 
 class Acknowledge(NamedTuple):
@@ -150,8 +148,7 @@ class SharedRegion(Region):
     def _tell_parked(self, client: Client) -> None:
         layout = self.weights.committed
         assert layout is not None
-        self.device.holders.got(client.conn, layout.generation)
-        self.device.sessions.turns_to_something_else(client)
+        self._has_begun(client, layout)
         parked = m.Parked(
             generation=layout.generation,
             hash=layout.hash,
@@ -240,10 +237,11 @@ class SharedRegion(Region):
         return layout
 
     def _has_begun(self, client: Client, layout: Layout) -> None:
-        """To read; its own commit made it a reader, say."""
+        """To read, its own commit made it a reader, say; or to keep what is parked."""
         self.device.sessions.turns_to_something_else(client)
         self.device.holders.got(client.conn, layout.generation)
-        self.note("reading", engine=client.engine_id, generation=layout.generation)
+        if not layout.parked:
+            self.note("reading", engine=client.engine_id, generation=layout.generation)
 
     def _on_checksums(self, client: Client, message: m.Checksums) -> None:
         layout = self.weights.committed
@@ -252,6 +250,10 @@ class SharedRegion(Region):
         elif layout is not None and layout.generation == message.generation and layout.sums and not layout.parked:
             why = f"the contents of {self.key} are no longer what was committed, says {client}: gmsctl verify says more"
             self.context.alarm(f"contents {self.key}", why)
+
+    def record_is_true(self) -> None:
+        super().record_is_true()
+        self.context.calm(f"contents {self.key}")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -274,21 +276,20 @@ class SharedRegion(Region):
     def peer_checked(self, client: Client, request: Request) -> None:
         """It lives, and is to be let in to write: first on disk."""
         assert isinstance(request.message, m.Open)
-        parks, moves = bool(request.message.parks), bool(request.message.parks or request.message.unparks)
-        replaces = moves or (request.message.replace and self.weights.committed is not None)
+        replaces = bool(request.message.moves) or (request.message.replace and self.weights.committed is not None)
         generation = self.device.generations.next()
         becomes = self.record() if replaces else self.without_memory("")
-        self.write(becomes, Admit(client.conn, request.number, generation, replaces, moves, parks))
+        self.write(becomes, Admit(client.conn, request.number, generation, replaces))
 
     def _admit(self, owed: Admit) -> None:
         asking = self.device.sessions.asking(owed.conn, owed.request)
         if asking is None:
             self.device.file.write_again()
             return
-        client, _ = asking
-        cleared = self.weights.write(
-            client.conn, owed.generation, replaces=owed.replaces, moves=owed.moves, parks=owed.parks
-        )
+        client, request = asking
+        assert isinstance(request.message, m.Open)
+        moves, parks = bool(request.message.moves), bool(request.message.parks)
+        cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces, moves=moves, parks=parks)
         if cleared is not None:
             self._cleared(cleared, "a writer was let in")
             for conn in self.device.holders.ask(cleared.generation):
@@ -407,11 +408,7 @@ class SharedRegion(Region):
         old = self.weights.commit(layout)
         self.record_is_true()
         self.note(what, engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size)
-        if layout.parked:
-            self.device.holders.got(writer.conn, layout.generation)
-            self.device.sessions.turns_to_something_else(writer)
-        else:
-            self._has_begun(writer, layout)
+        self._has_begun(writer, layout)
         self.context.send(writer.conn, m.Committed(generation=layout.generation, hash=layout.hash))
         self._tell(layout.generation, layout.hash, but=writer)
         if old is not None:

@@ -193,7 +193,7 @@ class SharedClient(ClientMachine):
             return
         if message.mode == "rw":
             assert isinstance(self._want, m.Open)
-            self._parks, self._moves = bool(self._want.parks), bool(self._want.parks or self._want.unparks)
+            self._parks, self._moves = bool(self._want.parks), bool(self._want.moves)
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.WRITING
             self.draft = message.generation
             self._out.append(c.Got("rw", message.generation))

@@ -229,7 +229,7 @@ class Weights:
 
     def _why_not_moved(self, request: Open) -> str:
         """A layout that is to be parked, or brought back, isn't where it was."""
-        moved, there = request.parks or request.unparks, self.committed
+        moved, there = request.moves, self.committed
         if not moved or (there is not None and there.generation == moved and there.parked is bool(request.unparks)):
             return ""
         return f"layout {moved} is not {'parked' if request.unparks else 'in the device'} any more"

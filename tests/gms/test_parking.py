@@ -300,7 +300,7 @@ def test_gmsctl_parks_and_brings_back_on_all_devices(house: House) -> None:
     done = gmsctl(house, "unpark", "weights")
     assert done.returncode == 0 and "weights is in the device: 6 MiB" in done.stdout, done.stderr
     assert gmsctl(house, "verify").returncode == 0, "the sums came with them"
-    assert "is in the device already" in gmsctl(house, "unpark", "weights").stdout
+    assert "is in the device" in gmsctl(house, "unpark", "weights").stdout
     reader.wake(10)
     assert contents(reader) == data
     refused = gmsctl(house, "park", "weights")

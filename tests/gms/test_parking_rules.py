@@ -371,6 +371,12 @@ def test_contents_that_differ_from_what_was_summed_up_are_an_alarm() -> None:
     house.says(2, m.Checksums(generation=generation, sums=["a", "c"]))
     assert "engine-b (pid 2)" in house.status.alarms[0] and "gmsctl verify" in house.status.alarms[0]
     assert house.weights.committed is not None and list(house.weights.committed.sums) == SUMS
+    house.leaves(2)
+    opened(house.says(1, m.Open(mode="rw")))
+    for size in (30, 20):
+        house.says(1, m.Create(size=size))
+    commits(house, 1)
+    assert not house.status.alarms, "these are others"
 
 
 def test_a_process_that_has_none_of_it_is_not_given_the_parked_memory() -> None:
@@ -396,3 +402,9 @@ def test_a_mistake_about_where_a_layout_lies_is_seen() -> None:
     assert "is not on disk" in region.breaks(e.Send(2, parked), record.Region(m.WEIGHTS, "shared", 1), newest)
     region.weights.phase = Phase.COMMITTED
     assert "lies in host memory" in region.broken(newest)
+
+
+def test_a_device_that_is_removed_takes_its_parked_weights_out_of_the_file() -> None:
+    """All that used it has ended (`gms/cleanup.py`), and host memory has no other life than its descriptors."""
+    found = parked_house().on_disk
+    assert found.regions[0].parked and record.without_memory(found, "host:1:2:").regions == ()
