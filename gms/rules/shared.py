@@ -133,16 +133,17 @@ class SharedRegion(Region):
             if verdict.why_never:
                 plan.do(self.refuse, client, verdict.why_never, "parked")
             elif verdict.mode == "ro" and self.weights.phase is Phase.PARKED and client.parks:
-                plan.do(self._refuse_parked, client, verdict.why_not)
+                plan.do(self._refuse_parked, client, request, verdict.why_not)
             elif verdict.may and verdict.mode == "ro":
                 plan.do(self._let_read, client, request.message)
             elif verdict.may and not plan.steps:
                 plan.do(self._check_peer, client, request)
                 return
 
-    def _refuse_parked(self, client: Client, why: str) -> None:
+    def _refuse_parked(self, client: Client, request: Request, why: str) -> None:
         """It can't be read where it is; this process may bring it back."""
-        self._tell_parked(client)
+        if isinstance(request.message, m.Open) and request.message.have != self.weights.there[0]:
+            self._tell_parked(client)
         self.refuse(client, why, "parked")
 
     def _tell_parked(self, client: Client) -> None:

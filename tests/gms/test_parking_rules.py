@@ -206,6 +206,8 @@ def test_a_reader_of_parked_weights_is_refused_at_once_and_can_bring_them_back(m
     assert refused(house.says(3, m.Open(mode=mode))).reason == "parked"
     (parked,) = house.heard(3, m.Parked)
     assert isinstance(parked, m.Parked) and parked.generation == house.weights.there[0]
+    assert refused(house.says(3, m.Open(mode=mode, have=parked.generation))).reason == "parked"
+    assert len(house.heard(3, m.Parked)) == 1, "it has it"
     brings_back(house, 3)
     assert house.doing(3) is Doing.READING
 
