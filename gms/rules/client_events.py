@@ -88,7 +88,7 @@ class Publish(context.Event, frozen=True):
 
 
 class Sleep(context.Event, frozen=True):
-    """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
+    """Everything is unmapped, and the descriptors are kept. Or a wake, or a move, is not wanted any more."""
 
 
 class Release(context.Event, frozen=True):

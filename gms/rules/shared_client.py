@@ -11,7 +11,8 @@ nothing.
     layout has.
  3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure. When its
     layout is parked it keeps the parked memory in place of the slabs. To read it, it has to bring it back first.
- 4. A writer that parks has kept the layout, and reads nothing afterwards; one that brings it back reads it.
+ 4. A writer that parks has kept the layout, and reads nothing afterwards; one that brings it back reads it. If it can't
+    do that, it keeps what it had, and is asleep.
 """
 
 import math
@@ -320,6 +321,9 @@ class SharedClient(ClientMachine):
             self._drop_want()
         elif self.doing is Doing.READING:
             self.doing = Doing.NOTHING
+        elif self.doing is Doing.WRITING and self._moves:
+            self.doing, self._asks, self._sealed = Doing.NOTHING, None, None
+            self._let_go(self.draft)
         self._let_go_of_condemned()
 
     def _let_go_of_condemned(self) -> None:

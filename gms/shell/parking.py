@@ -38,12 +38,9 @@ def park(shell: WeightsShell, timeout_s: float | None) -> m.Committed | m.Region
     try:
         shell.make(sum(kept.sizes))
         _copy_out(shell, kept, granted.use.generation)
-        parked = shell.publish(kept.layout, (sum(kept.sizes),), None)
-    except BaseException:
-        shell.release(granted.use, granted.slabs)
-        raise
-    shell.slept(granted.slabs)
-    return parked
+        return shell.publish(kept.layout, (sum(kept.sizes),), None)
+    finally:
+        shell.slept(granted.slabs)
 
 
 def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
@@ -77,7 +74,8 @@ def bring_back(shell: WeightsShell, timeout_s: float | None) -> None:
         granted = shell.want(msgspec.structs.replace(wish, bytes=sum(sizes)))
     except Parked:
         return
-    with Writer(shell, granted.use, shell.memory, granted.slabs) as writer:
+    writer = Writer(shell, granted.use, shell.memory, granted.slabs)
+    try:
         for size in sizes:
             writer.create(size)
         (descriptor,) = shell.store.descriptors(kept.generation, 0, 1)
@@ -86,6 +84,8 @@ def bring_back(shell: WeightsShell, timeout_s: float | None) -> None:
                 with part:
                     device_io.copy_in(writer.maker, writer.address(slab), part)
         writer.publish(kept.layout).leave()
+    finally:
+        writer.leave()
 
 
 def _map(addresses: Addresses, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:

@@ -78,5 +78,12 @@ class Writer(Mapped):
                 self._addresses.free()
             self._shell.release(self._use, None if self._keeps_mapped else self._slabs)
 
+    def leave(self) -> None:
+        """The same; but what the process has kept of another layout it keeps."""
+        if self._open:
+            self._open = False
+            self._addresses.free()
+            self._shell.slept(self._slabs)
+
     def __exit__(self, *_: object) -> None:
         self.abort()

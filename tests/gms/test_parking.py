@@ -68,7 +68,7 @@ def test_a_reader_that_is_asleep_finds_every_byte_again_at_the_same_addresses(ho
     status = house.status()
     assert (status.state, status.bytes, status.parked, house.used()) == ("PARKED", 0, {"weights": BYTES}, 0)
     assert reader.fits and client.contents == contents_of
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data and reader.hash == views and reader.generation > changes
     assert [reader.address(slab) for slab in range(2)] == addresses and client.contents == contents_of
     status = house.status()
@@ -81,7 +81,7 @@ def test_a_second_reader_and_an_engine_that_starts_bring_them_back_too(house: Ho
     parks(house)
     with house.client("engine-b").write_or_read(10) as other:
         assert isinstance(other, Reader) and contents(other) == data
-        reader.wake(10)
+        reader.wake(30)
         assert contents(reader) == data
     reader.sleep()
     parks(house)
@@ -91,7 +91,7 @@ def test_a_second_reader_and_an_engine_that_starts_bring_them_back_too(house: Ho
 
 def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house: House) -> None:
     data, reader = load(house)
-    reader.wake(10)
+    reader.wake(30)
     with parker(house) as client:
         with pytest.raises(NotInTime, match=r"engine-a \(pid \d+\) reads"):
             client.park(0)
@@ -110,7 +110,7 @@ def test_host_memory_that_is_short_leaves_them_in_the_device(house: House, monke
     words = "6291455 are left of the 6291455 that parked weights may take"
     with parker(house) as client, pytest.raises(NoRoom, match=words):
         client.park(0)
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data
 
 
@@ -120,10 +120,13 @@ def test_a_device_that_is_full_leaves_them_parked(house: House) -> None:
     memory = house.memory()
     foreign = memory.create(memory.free())
     with pytest.raises(NoRoom):
-        reader.wake(10)
+        reader.wake(30)
     assert house.status().state == "PARKED"
+    house.kill()
+    house.start()
+    until(lambda: house.status().state == "PARKED", "it has kept what it could not bring back")
     memory.release(foreign)
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data
     memory.close()
 
@@ -131,7 +134,7 @@ def test_a_device_that_is_full_leaves_them_parked(house: House) -> None:
 def test_contents_that_have_changed_are_not_parked(house: House) -> None:
     _, reader = load(house)
     parks(house)
-    reader.wake(10)
+    reader.wake(30)
     damage(house, reader)
     reader.sleep()
     with parker(house) as client, pytest.raises(Damaged):
@@ -158,7 +161,7 @@ def test_parked_bytes_that_have_changed_are_found_by_verify(house: House) -> Non
     assert client.parked is not None
     (descriptor,) = client.store.descriptors(client.parked.generation, 0, 1)
     os.pwrite(descriptor, bytes([os.pread(descriptor, 1, 99)[0] ^ 1]), 99)
-    reader.wake(10)
+    reader.wake(30)
     assert reader.sums[0] != parking._sum(reader.memory(0)) and reader.sums[1] == parking._sum(reader.memory(1))
 
 
@@ -170,12 +173,12 @@ def test_nothing_piles_up(house: House) -> None:
         return len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{server}/fd"))
 
     parks(house)
-    reader.wake(10)
+    reader.wake(30)
     before = descriptors()
     for _ in range(5):
         reader.sleep()
         parks(house)
-        reader.wake(10)
+        reader.wake(30)
         until(
             lambda: all(now <= then for now, then in zip(descriptors(), before, strict=True)),
             "what was needed on the way is closed",
@@ -195,7 +198,7 @@ def test_a_sleeper_hands_the_parked_memory_back_to_a_new_server(house: House) ->
     until(lambda: house.status().state == "PARKED", "it is handed back")
     status = house.status()
     assert (status.generation, status.parked) == (generation, {"weights": BYTES})
-    reader.wake(10)  # after the window, as any writer
+    reader.wake(30)  # after the window, as any writer
     assert contents(reader) == data and reader.sums
 
 
@@ -218,6 +221,9 @@ def test_parked_weights_of_no_engine_are_lost_with_the_server_which_says_so(hous
 def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them_where_they_were(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    house.kill()
+    house.window_s = 0.5
+    house.start()
     data, reader = load(house)
     copy_out, copy_in = device_io.copy_out, device_io.copy_in
 
@@ -238,14 +244,14 @@ def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them
     until(lambda: house.status().state == "COMMITTED", "it is handed back")
     monkeypatch.setattr(device_io, "copy_out", copy_out)
     with parker(house) as client:
-        client.park(10)
+        client.park(30)
     monkeypatch.setattr(device_io, "copy_in", dies_before(copy_in))
     with pytest.raises(Exception, match="the server is gone"):
-        reader.wake(10)
+        reader.wake(30)
     until(lambda: house.status().state == "PARKED", "it is handed back")
     assert house.used() == 0
     monkeypatch.setattr(device_io, "copy_in", copy_in)
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data
 
 
@@ -274,7 +280,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_them_in_one_place_or_the_ot
                 assert contents(reader) == data
                 reader.sleep()
     assert {("COMMITTED", -signal.SIGKILL), ("PARKED", 0)} <= seen
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data
 
 
@@ -301,7 +307,7 @@ def test_gmsctl_parks_and_brings_back_on_all_devices(house: House) -> None:
     assert done.returncode == 0 and "weights is in the device: 6 MiB" in done.stdout, done.stderr
     assert gmsctl(house, "verify").returncode == 0, "the sums came with them"
     assert "is in the device" in gmsctl(house, "unpark", "weights").stdout
-    reader.wake(10)
+    reader.wake(30)
     assert contents(reader) == data
     refused = gmsctl(house, "park", "weights")
     assert refused.returncode == 3 and "engine-a (pid" in refused.stderr and "reads" in refused.stderr
@@ -318,6 +324,7 @@ def test_a_process_that_is_stopped_keeps_the_devices_memory_and_is_named(house: 
         writer.commit(plain_layout(tuple(writer.sizes))).close()
     sleeper.do("read", 10)
     sleeper.do("sleep")
+    until(lambda: "asleep" in [client.doing for client in house.status().clients], "the server knows it")
     sleeper.stop()
     done = gmsctl(house, "park", "weights")
     assert done.returncode == 3 and "is parked" in done.stdout

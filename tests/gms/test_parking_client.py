@@ -110,6 +110,22 @@ def test_a_server_that_dies_after_the_commit_was_on_disk_gets_it_back_and_one_be
     assert program.count(c.Lost) == 1 and isinstance(back, m.HandBack) and back.generation == 5
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_a_writer_that_cant_move_a_layout_keeps_what_it_had(published: bool) -> None:
+    program = asleep()
+    if published:
+        begins_to_park(program)
+        program.hears(m.Refused(why="the disk is full", reason="disk"))
+    else:
+        program.feed(m.Open("rw", 0.0, replace=True, parks=5))
+        program.hears(m.Opened(mode="rw", generation=6))
+    program.feed(c.Sleep())
+    assert program.last(c.LetGo) == c.LetGo(6) and m.Withdraw(keeps=5) in program.said
+    assert program.machine.kept is not None and program.machine.kept.generation == 5
+    program.hears(m.Withdrawn())
+    assert program.machine.doing is Doing.NOTHING
+
+
 def test_a_reader_knows_whose_contents_it_has() -> None:
     program = Program()
     program.comes_in()

@@ -118,7 +118,7 @@ class Engine:
             process.after(rng.random() * 0.05, self._make)
         elif isinstance(effect, m.Changed):
             self.told = effect.generation
-        elif isinstance(effect, m.RegionDropped) or (isinstance(effect, m.Committed) and self.is_parked):
+        elif isinstance(effect, m.RegionDropped) or (isinstance(effect, m.Committed) and self.wish.parks):
             self.asked_at = -1.0
             world.parked += 1
             process.after(rng.random() * 0.5, self._wake)
@@ -216,7 +216,7 @@ class Engine:
         if self.client.machine.doing is Doing.READING:
             self._unmap()
             self.client.feed(c.Sleep())
-            if self.world.rng.random() < 0.3 and not self.world.calm:
+            if self.world.rng.random() < 0.5 and not self.world.calm:
                 self.process.after(self.world.rng.random() * 0.5 + 0.001, self._park)
             elif self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
                 self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
@@ -241,7 +241,7 @@ class Engine:
             self._wake()
             return
         self.writes = (sum(kept.sizes),)
-        self._ask(m.Open("rw", self.world.rng.choice((0.0, 0.1)), replace=True, parks=kept.generation))
+        self._ask(m.Open("rw", self.world.rng.choice((0.0, 0.5)), replace=True, parks=kept.generation))
 
     def _bring_back(self) -> None:
         """Or, where another process has done that, what was wanted is wanted again."""
