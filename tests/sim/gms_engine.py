@@ -207,6 +207,11 @@ class Engine:
             return
         if self.world.calm and self.client.machine.doing is Doing.READING:
             return
+        if self.moves and self.client.machine.doing is Doing.WRITING:
+            self.asked_at = -1.0
+            self.client.feed(c.Sleep())
+            self.process.after(self.world.rng.random() * 0.1, self._bring_back)
+            return
         self._unmap()
         self.stale, self.bound, self.asked_at = False, "", -1.0
         self.client.feed(c.Release())
