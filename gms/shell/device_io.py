@@ -76,16 +76,18 @@ def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[
 
 @contextlib.contextmanager
 def host_memory(memory: Memory, descriptor: int, size: int) -> Iterator[memoryview]:
-    """What is behind the descriptor, mapped; pinned, where the driver can, for the copies of a GPU. Raises DeviceError
-    where the host is short of memory: without that, touching a page would end this process.
-    """
+    """What is behind the descriptor, mapped; pinned, where the driver can, for the copies of a GPU."""
+    pinned = memory.pinned if isinstance(memory, CudaMemory) else contextlib.nullcontext
+    with mmap.mmap(descriptor, size) as whole, pinned(whole), memoryview(whole) as view:
+        yield view
+
+
+def make_pages(descriptor: int, size: int) -> None:
+    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process."""
     try:
         libc.allocate(descriptor, 0, size)
     except OSError as error:
         raise DeviceError(f"{size} bytes of host memory can't be had: {error.strerror}") from None
-    pinned = memory.pinned if isinstance(memory, CudaMemory) else contextlib.nullcontext
-    with mmap.mmap(descriptor, size) as whole, pinned(whole), memoryview(whole) as view:
-        yield view
 
 
 def copy_out(memory: Memory, address: int, target: memoryview) -> None:

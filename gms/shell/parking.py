@@ -48,6 +48,7 @@ def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
     slabs, addresses = shell.store.use(kept.generation), Addresses(shell.memory)
     try:
         _map(addresses, slabs, kept.sizes)
+        device_io.make_pages(descriptor, sum(kept.sizes))
         with device_io.host_memory(shell.memory, descriptor, sum(kept.sizes)) as whole:
             parts = _parts(whole, kept.sizes)
             for (address, _), part in zip(addresses.slabs, parts, strict=True):
