@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import failover, gap, handoff, hold, kv, pair, pod, rest, snapshot, stage, turns, vllm, weights
+from bench import failover, gap, handoff, hold, kv, pair, parking, pod, rest, snapshot, stage, turns, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -108,6 +108,7 @@ BENCHES: dict[str, Bench] = {
     "weights-request": lambda w, n: weights.measure_request(w.tmpfs, n.rounds),
     "weights-back": lambda w, n: weights.measure_hand_back(w.tmpfs, n.weights_bytes, n.tensors, n.heavy_rounds),
     "snapshot": lambda w, n: snapshot.measure(w.tmpfs, w.disk, n.weights_bytes // 4, n.heavy_rounds),
+    "parking": lambda w, n: parking.measure(w.tmpfs, n.weights_bytes // 4, n.heavy_rounds),
     "failover-main": lambda w, n: failover.measure(w.tmpfs, pair.MAIN, n.kills),
     "failover-worker": lambda w, n: failover.measure(w.tmpfs, pair.WORKER, n.kills),
     "failover-group": lambda w, n: failover.measure(w.tmpfs, pair.GROUP, n.kills),

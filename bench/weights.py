@@ -51,7 +51,9 @@ class Stage:
         self.server = self.start()
 
     def start(self) -> "subprocess.Popen[bytes]":
-        settings = Settings(run_dir=str(self.run_dir), parent_pid=os.getpid(), host_devices=str(self.devices))
+        settings = Settings(
+            run_dir=str(self.run_dir), parent_pid=os.getpid(), host_devices=str(self.devices), host_memory=1 << 40
+        )
         command = [sys.executable, "-m", "gms.shell.device_process", DEVICE, msgspec.json.encode(settings).decode()]
         return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

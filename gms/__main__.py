@@ -15,7 +15,7 @@ from sidecar.kernel import host_usage, process_setup
 from sidecar.terminal import server_command
 from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
-from sidecar.terminal.settings import BadValue, Parser, directory, seconds
+from sidecar.terminal.settings import BadValue, Parser, directory, seconds, size_bytes
 
 ALL_GPUS = "cuda"
 
@@ -112,6 +112,13 @@ def parser() -> Parser:
         metavar="S",
         help="a device's server that has not answered for so long, and used no processor, is killed and started again",
     )
+    p.setting(
+        "--host-memory",
+        parse=size_bytes,
+        shown_default="half of what the machine has left at the start",
+        metavar="SIZE",
+        help="how much of the host's memory parked weights may take, of all devices together: each has an equal share",
+    )
     p.switch(
         "--ledger",
         help="the host has a ledger of device memory (vram --run-dir DIR): what weights take is leased there first, as "
@@ -138,10 +145,14 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
 
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
+    host_memory = options.host_memory
+    if host_memory is None:
+        host_memory = (host_usage.memory_left("MemAvailable") or 0) // 2
     settings = Settings(
         run_dir=str(options.run_dir),
         window_s=options.window_s,
         memory_wait_s=options.memory_wait_s,
+        host_memory=host_memory,
         pools_on_gpu=options.pools_on_gpu,
         ledger=options.ledger,
         socket_mode=options.socket_mode,

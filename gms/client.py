@@ -17,8 +17,12 @@ The rules are in `client_machine.py` and `shared_client.py`; the socket and the 
 device.
 """
 
+import math
+import time
 from functools import cached_property
 from typing import Self
+
+from msgspec.structs import replace
 
 # What is imported under its own name is what other packages need of GMS.
 from gms.layout import Layout as Layout
@@ -33,12 +37,14 @@ from gms.rules import messages as m
 from gms.rules import region_key
 from gms.rules.client_events import There
 from gms.rules.errors import Asleep as Asleep
+from gms.rules.errors import Damaged as Damaged
 from gms.rules.errors import GmsError as GmsError
 from gms.rules.errors import Lost as Lost
 from gms.rules.errors import NoCommonProtocol as NoCommonProtocol
 from gms.rules.errors import NoPlace as NoPlace
 from gms.rules.errors import NoRoom as NoRoom
 from gms.rules.errors import NotInTime as NotInTime
+from gms.rules.errors import Parked as Parked
 from gms.rules.errors import PoolDiffers as PoolDiffers
 from gms.rules.errors import PoolOwned as PoolOwned
 from gms.rules.errors import PoolsOff as PoolsOff
@@ -47,6 +53,7 @@ from gms.rules.errors import Refused as Refused
 from gms.rules.errors import StaleLayout as StaleLayout
 from gms.rules.messages import WEIGHTS as WEIGHTS
 from gms.rules.messages import Shape
+from gms.shell import parking
 from gms.shell.pool import Pool as Pool
 from gms.shell.pool import PoolMapping as PoolMapping
 from gms.shell.reader import Reader as Reader
@@ -79,14 +86,34 @@ class GmsClient(WeightsShell):
 
     def read(self, timeout_s: float | None = None) -> Reader:
         """Waits until a layout is committed, and maps it."""
-        return self._reader(self.want(m.Open("ro", timeout_s)))
+        return self._reader(self.want_to_read(m.Open("ro", timeout_s)))
 
     def write_or_read(self, timeout_s: float | None = None) -> Writer | Reader:
         """Reads if there is a layout, else writes. Only one of two engines may do this, else both may wait for ever
         (docs/inside/gms.md, "Roles").
         """
-        granted = self.want(m.Open("rw_or_ro", timeout_s))
+        granted = self.want_to_read(m.Open("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
+
+    def want_to_read(self, want: m.Open) -> Granted:
+        """Brings back what is parked, if this process does that (`unparks`). Another may park it again meanwhile."""
+        until = math.inf if want.timeout_s is None else time.monotonic() + want.timeout_s
+        while True:
+            try:
+                return self.want(want)
+            except Parked:
+                if not self.unparks:
+                    raise
+            left_s = None if want.timeout_s is None else max(until - time.monotonic(), 0.0)
+            parking.bring_back(self, left_s)
+            want = replace(want, timeout_s=left_s)
+
+    def park(self, timeout_s: float | None = None) -> m.Committed | m.RegionDropped:
+        """Moves the weights to host memory, and gives back what they took of the device. Waits until no process reads
+        or writes. Engines that are asleep, or start, bring them back when they need them. Raises Parked if they are
+        there already, NoRoom if they may not be, and Damaged.
+        """
+        return parking.park(self, timeout_s)
 
     def pool(self, what: str, rank: int | None = None) -> Pool:
         """This process's standing with a pool of its model: from now on it has its descriptors, whenever there are any.

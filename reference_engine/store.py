@@ -108,7 +108,7 @@ class GmsStore(Store):
 
     @property
     def name(self) -> str:
-        return f"{self._reader.hash} {self.client.generation}"
+        return f"{self._reader.hash} {self.client.contents}"
 
     def sleep(self) -> None:
         self._reader.sleep()

@@ -200,6 +200,7 @@ def _weights(gms: dict[str, Any]) -> str:
         "RW": "an engine writes the weights",
         "COMMITTED": "there are weights, and no engine reads them",
         "RO": "there are weights, and engines read them",
+        "PARKED": "the weights are in host memory, and an engine that wakes brings them back",
         "RECOVERING": "a new server waits for the weights to be handed back",
     }.get(state)
     return f"{state}: {meaning}" if meaning else str(state)
@@ -207,7 +208,7 @@ def _weights(gms: dict[str, Any]) -> str:
 
 def _weights_are_there(gms: Sequence[dict[str, Any]]) -> bool:
     models = [model for one in gms for model in _models(one) or [one]]
-    return bool(models) and all(model["state"] in ("COMMITTED", "RO") for model in models)
+    return bool(models) and all(model["state"] in ("COMMITTED", "RO", "PARKED") for model in models)
 
 
 def _engine(engine: dict[str, Any], gms: Sequence[dict[str, Any]] = ()) -> str:

@@ -104,7 +104,7 @@ class Weights:
     @property
     def name(self) -> str:
         """Which weights these are."""
-        return f"{self.reader.hash} {self.client.generation}"
+        return f"{self.reader.hash} {self.client.contents}"
 
     @property
     def well(self) -> bool:

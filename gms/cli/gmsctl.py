@@ -27,7 +27,7 @@ import msgspec
 
 from gms import layout as lay
 from gms.cli import gmsctl_help as words
-from gms.cli import snapshot_commands, status_text
+from gms.cli import parking_commands, snapshot_commands, status_text
 from gms.cli.transfer_commands import add_commands, complain, region, says_whom
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
@@ -261,6 +261,7 @@ def parser() -> Parser:
     )
     add_commands(add)
     snapshot_commands.add_commands(add)
+    parking_commands.add_commands(add)
     return commands.parser
 
 

@@ -18,6 +18,8 @@ commands:
   verify        are the weights still what was committed?
   save          writes a model's weights to a directory: a snapshot
   restore       reads a snapshot into the devices
+  park          moves a model's weights from its devices to host memory
+  unpark        brings them back
   drop          takes a region's memory away: a model's weights, or a pool
 
 """
@@ -47,14 +49,15 @@ exit codes:
   0  committed        there are weights (COMMITTED, RO)
   1  empty            there are none, and no process writes any (EMPTY)
   2  no server        none answers. (Readers go on without their GMS.)
-  3  not yet          a process writes (RW), or a layout is to be handed back (RECOVERING)
+  3  not yet          a process writes (RW), a layout is to be handed back (RECOVERING), or is in host memory (PARKED)
 Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0. The code answers whether there are weights, as
 that of lockctl status answers whether an engine is awake. So 1 is a no and not a failure: it is what a server says
 until a process has written to it. A script that only wants the state asks for --json and takes no notice of the code.
 
 fields of --json, one object a line for each device:
-  state               EMPTY, RW, COMMITTED, RO or RECOVERING
+  state               EMPTY, RW, COMMITTED, RO, PARKED or RECOVERING
   device, generation, hash, bytes, slabs, tensors, free, capacity
+  parked              regions whose weights lie in host memory, and how many bytes of it; host_memory: how many they may
   clients             engine_id, pid, region, doing (writing, reading, asleep, waiting, watching), since, wants, holds;
                       the first hundred of them
   clients_total       how many there are

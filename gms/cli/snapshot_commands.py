@@ -59,7 +59,7 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
 
 def save_to(options: argparse.Namespace) -> int:
     with told() as outcome, contextlib.ExitStack() as stack:
-        options.devices = _devices_with(options)
+        options.devices = devices_with(options)
         began, readers = time.monotonic(), []
         for device in options.devices:
             client = stack.enter_context(connected(options, device))
@@ -95,7 +95,7 @@ def restore(options: argparse.Namespace) -> int:
     return outcome.code
 
 
-def _devices_with(options: argparse.Namespace) -> list[str]:
+def devices_with(options: argparse.Namespace) -> list[str]:
     """Raises NoServer."""
     found = []
     for device in options.devices:

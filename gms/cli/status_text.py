@@ -15,7 +15,8 @@ from sidecar.terminal.formatting import PLAIN, Paint, Tone, ago, size
 
 MARGIN = 10
 _MARK = "  - "
-_TONES = {"COMMITTED": Tone.GOOD, "RO": Tone.GOOD, "EMPTY": Tone.CARE, "RW": Tone.CARE, "RECOVERING": Tone.BAD}
+_TONES = {"COMMITTED": Tone.GOOD, "RO": Tone.GOOD, "RECOVERING": Tone.BAD}
+_TONES |= dict.fromkeys(("EMPTY", "RW", "PARKED"), Tone.CARE)
 _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting": "waits", "watching": "connected"}
 
 _POOL_WORDS = {
@@ -68,6 +69,8 @@ def _of_one(status: m.Status | m.RegionStatus, clients: Sequence[m.Client]) -> s
         return f"the server is new: layout {status.generation} is to be handed back by a process that has it"
     if status.state == "EMPTY":
         return "no weights are committed, and no process writes any"
+    if status.state == "PARKED":
+        return f"weights are parked in host memory (generation {status.generation}): an engine that wakes has them back"
     who = f"read by {_count(readers, 'process')}" if readers else "no process reads them at the moment"
     return f"weights are committed (generation {status.generation}), {who}"
 
@@ -99,13 +102,16 @@ def _lasting(since: str, now: datetime) -> str:
 
 
 def _rest(status: m.Status) -> list[str]:
-    lines = [line for region in status.regions for line in _region(region)]
+    lines = [line for region in status.regions for line in _region(region, status.parked.get(region.key, 0))]
     lines.append(_row("memory", f"{size(status.free)} free of {size(status.capacity)}"))
+    if status.parked:
+        taken, most = size(sum(status.parked.values())), size(status.host_memory)
+        lines.append(_row("parked", f"{taken} in host memory, of the {most} that parked weights may take"))
     lines.append(_row("server", f"process {status.server_pid}, incarnation {status.server_incarnation}"))
     return lines
 
 
-def _region(region: m.RegionStatus) -> list[str]:
+def _region(region: m.RegionStatus, parked: int) -> list[str]:
     if region.policy == "exclusive":
         whose = f"owned by {region.owner}" if region.owner else _POOL_WORDS.get(region.state, region.state)
         blocks = f", {region.blocks} of {region.blocks_total} blocks would be reused" if region.blocks_total else ""
@@ -116,7 +122,9 @@ def _region(region: m.RegionStatus) -> list[str]:
         return lines
     name = "" if region.key == m.WEIGHTS else f"{region.key}: {region.state}, "
     tensors = f", {_count(region.tensors, 'tensor')}" if region.tensors else ""
-    if region.bytes or region.slabs or name:
+    if region.state == "PARKED":
+        lines = [_row("weights", f"{name}{size(parked)} in host memory{tensors}")]
+    elif region.bytes or region.slabs or name:
         lines = [_row("weights", f"{name}{size(region.bytes)} in {_count(region.slabs, 'slab')}{tensors}")]
     else:
         lines = []

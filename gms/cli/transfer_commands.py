@@ -245,9 +245,17 @@ def _one(options: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def connected(options: argparse.Namespace, device: str, *, checksums: bool = False) -> Iterator[GmsClient]:
+def connected(
+    options: argparse.Namespace, device: str, *, checksums: bool = False, unparks: bool = False
+) -> Iterator[GmsClient]:
     with GmsClient(
-        options.run_dir, device, ENGINE_ID, region=options.region, checksums=checksums, huge_pages=checksums
+        options.run_dir,
+        device,
+        ENGINE_ID,
+        region=options.region,
+        checksums=checksums,
+        huge_pages=checksums,
+        unparks=unparks,
     ) as client:
         try:
             client.connected(CONNECT_S)

@@ -39,7 +39,6 @@ from sidecar.kernel import host_usage
 MAX_ALLOCATIONS = 1000
 _LOCK_LINE = re.compile(r"^lock:\s+\d+: OFDLCK +\S+ +(\S+) +\S+ +\S+ +(\d+) +(\d+|EOF)$", re.MULTILINE)
 _IDENTITY = re.compile(r"host:(\d+):(\d+):(\d+):(\d+)")
-_MEMINFO = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
 _FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
 _FIRST_DESCRIPTOR = 3  # never take the place of a closed stdin or stdout
@@ -253,14 +252,12 @@ def _check_room(fd: int, size: int) -> None:
     room = os.fstatvfs(fd)
     if room.f_blocks and room.f_bavail * room.f_frsize < size:  # no blocks: a tmpfs without a limit
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with contextlib.suppress(FileNotFoundError):
-        figures = dict(_MEMINFO.findall(Path("/proc/meminfo").read_text(encoding="ascii")))
-        left = sum(int(figures.get(name, 0)) << 10 for name in ("MemAvailable", "SwapFree"))
-        if "MemAvailable" in figures and left < size:
-            raise DeviceError(
-                f"{size} bytes of host memory can't be had: the machine itself has {left} bytes of memory left. Use"
-                f" smaller devices, or end something"
-            )
+    left = host_usage.memory_left("MemAvailable", "SwapFree")
+    if left is not None and left < size:
+        raise DeviceError(
+            f"{size} bytes of host memory can't be had: the machine itself has {left} bytes of memory left. Use"
+            f" smaller devices, or end something"
+        )
 
 
 def _fdinfo(descriptor: int) -> str:

@@ -17,7 +17,8 @@ What the shell does:
 * `Got`: what was wanted is granted. A writer may `Create` and then `Publish`. A reader has the layout and all slabs
   (`kept`), from now on or still: it maps them, or maps them again.
 * `Created`, `Committed`, `No`: the answers to `Create`, `Publish`, and to any of the three; the first two are messages,
-  as is `Welcome`, and `Changed`: which layout, or memory of a pool, the server has now.
+  as is `Welcome`, and `Changed`: which layout, or memory of a pool, the server has now. `RegionDropped` is the answer
+  to the `Publish` of a writer that parks: whether the device's slabs are gone.
 * `Stale`: what this process has kept is no longer the layout. A reader has to end, or to unmap and `Release`; a sleeper
   need do nothing.
 * `Problem`: the server there won't have this process, or can't be understood. What it has it keeps.
@@ -53,7 +54,9 @@ class Kept(msgspec.Struct, frozen=True):
     layout: bytes = b""
     sums: list[str] = []
     table: bool = False
-    """The last of them is a table."""
+    """The last of them is a table; or it is parked: all is in one piece in host memory."""
+    contents: int = 0
+    """The generation whose contents these are, if they were moved. 0: its own."""
 
 
 class There(msgspec.Struct, frozen=True):
@@ -85,7 +88,7 @@ class Publish(context.Event, frozen=True):
 
 
 class Sleep(context.Event, frozen=True):
-    """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
+    """Everything is unmapped, and the descriptors are kept. Or a wake, or a move, is not wanted any more."""
 
 
 class Release(context.Event, frozen=True):

@@ -194,6 +194,7 @@ class ClientMachine(ABC):
             policy=self.policy,
             have=self.kept.generation if self.kept is not None else 0,
             writes_end=self.writes_end,
+            parks=self.policy == "shared",
         )
         self._say(hello)
 

@@ -37,6 +37,14 @@ class Asleep(GmsError):
     """Nothing is mapped here at the moment."""
 
 
+class Damaged(GmsError):
+    """The contents of weights are no longer what was committed."""
+
+
+class Parked(Refused):
+    """The weights lie in host memory, and have to be brought back to the device before they can be read."""
+
+
 class PoolOwned(Refused):
     """Another process owns the pool, and lives."""
 
@@ -61,6 +69,7 @@ _BY_REASON: dict[str, type[GmsError]] = {
     "older": PoolStale,
     "differs": PoolDiffers,
     "off": PoolsOff,
+    "parked": Parked,
     "protocol": NoCommonProtocol,
     "place": NoPlace,
 }

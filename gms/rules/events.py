@@ -53,6 +53,8 @@ class Config(msgspec.Struct, frozen=True):
     """Where the clock that never jumps says what it says here; empty: everywhere."""
     leases: bool = False
     """The device's memory is leased in a ledger before it is made."""
+    host_memory: int = 0
+    """Bytes of it that parked weights may take."""
     pools_off: str = ""
     """Why no process may have a pool; empty: each may."""
 
@@ -151,7 +153,9 @@ class ForgetProcess(Effect, frozen=True):
 
 
 class Allocate(Effect, frozen=True):
-    """All of it or nothing: slabs on the device, and a table beside them, in the host's memory, if it has a size."""
+    """All of it or nothing: slabs on the device, and a table beside them, in the host's memory, if it has a size.
+    Without slabs it is for parked weights: whoever writes it makes its pages.
+    """
 
     conn: int
     sizes: tuple[int, ...]

@@ -20,7 +20,7 @@ from gms.rules.weights import Slab
 
 MOST_QUESTIONS = 64
 """Questions to the shell that aren't answered yet. It answers each at once."""
-_TELLS = (m.Opened, m.Slabs, m.Created, m.Committed, m.PoolOwned, m.PoolReleased, m.RegionDropped)
+_TELLS = (m.Opened, m.Slabs, m.Created, m.Committed, m.Parked, m.PoolOwned, m.PoolReleased, m.RegionDropped)
 """Messages by which a process is let in, is given memory, or is promised something."""
 
 

@@ -41,6 +41,9 @@ The rules of weights, and where they stand (those of pools: `exclusive.py`; both
 10. A layout is given up only for a writer that comes in, because no process has its memory any more, or because a
     person says so while no process reads or writes it: on disk first, then the memory goes (`Region.drop`).
 11. When something that must hold doesn't (`invariants.py`), no process is let in any more, and none loses anything.
+12. To park a layout is to replace it by itself in host memory, and to bring it back is to replace it by itself in the
+    device: by a writer, as rules 1 to 9 have it. Only its number is another, because no two pieces of memory have the
+    same, and what it counts against: the server's bound of host memory, or the device. It can't be read meanwhile.
 """
 
 from collections.abc import Callable
@@ -272,6 +275,7 @@ class Machine:
             event.local_pid,
             event.writes_end,
             says_what_it_has=hello.have > 0,
+            parks=hello.parks,
         )
         region = self._region(hello.key, hello.policy)
         self.conclusions.strangers.talks(client.engine_id)

@@ -43,7 +43,18 @@ Sums = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MAX
 """One for each slab. They go with the layout in one message, which has to fit into a frame."""
 Mode = Literal["rw", "ro", "rw_or_ro"]
 Reason = Literal[
-    "time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now", "owned", "older", "differs", "off"
+    "time_out",
+    "no_memory",
+    "too_large",
+    "bad_layout",
+    "stale",
+    "disk",
+    "not_now",
+    "owned",
+    "older",
+    "differs",
+    "off",
+    "parked",
 ]
 MOST_RANGES = 250
 """A pool has no more: their descriptors, and the table's, go with one message."""
@@ -90,6 +101,8 @@ class Hello(Message, frozen=True):
     """A pool's: the memory whose descriptors it has already."""
     writes_end: bool = False
     """Whatever it writes ends with its process: it can't have io_uring (`sidecar/kernel/io_uring.py`)."""
+    parks: bool = False
+    """It understands `Parked`."""
 
 
 class Observe(Message, frozen=True):
@@ -116,6 +129,17 @@ class Open(Message, frozen=True):
     """
     expect: Hash = ""
     """The only layout that will do, because the caller's views are laid out by it; another is refused as stale."""
+    parks: Generation = 0
+    """`rw`: that layout goes to host memory, in one piece, for which the writer asks with `Create`. Nothing of it
+    changes but where it is, and its number: another memory has another.
+    """
+    unparks: Generation = 0
+    """`rw`: that layout, which lies in host memory, goes back to the device."""
+
+    @property
+    def moves(self) -> Generation:
+        """The layout that is to be somewhere else; 0: none is."""
+        return self.parks or self.unparks
 
 
 class Withdraw(Message, frozen=True):
@@ -261,6 +285,8 @@ class Opened(Message, frozen=True):
     layout: bytes = b""
     sums: list[str] = []
     """The slabs' contents, where their sums are known."""
+    contents: Generation = 0
+    """The generation whose contents these are, where they were moved since."""
 
 
 class Slabs(Message, frozen=True):
@@ -284,6 +310,20 @@ class Committed(Message, frozen=True):
 
 class Withdrawn(Message, frozen=True):
     """The answer to `Withdraw`: the next answers belong to what is asked from now on."""
+
+
+class Parked(Message, frozen=True):
+    """The layout lies in host memory. Descriptor: of that, in one piece, slab after slab. To each process that is
+    asleep, which keeps it in place of the slabs that it had, and hands it back like them; and before a process that
+    wants to read is refused with the reason `parked`: it can bring it back (`Open.unparks`).
+    """
+
+    generation: Generation
+    hash: Hash
+    size: Count
+    layout: bytes
+    sums: list[str] = []
+    contents: Generation = 0
 
 
 class Drop(Message, frozen=True):
@@ -340,7 +380,9 @@ class PoolReleased(Message, frozen=True):
 
 
 class RegionDropped(Message, frozen=True):
-    """The answer to `DropRegion`: its memory is given up, which is on disk."""
+    """The answer to `DropRegion`: its memory is given up, which is on disk. And what a writer that has parked a layout
+    is told after `Committed`: of the slabs in the device.
+    """
 
     key: str
     bytes: Count
@@ -355,7 +397,7 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     policy: Policy
-    state: Literal["EMPTY", "RW", "COMMITTED", "RO", "RECOVERING", "MAKING", "OWNED", "FREE", "AWAITED"]
+    state: Literal["EMPTY", "RW", "COMMITTED", "RO", "PARKED", "RECOVERING", "MAKING", "OWNED", "FREE", "AWAITED"]
     since: str = ""
     """RFC 3339: when its state became what it is."""
     generation: Generation = 0
@@ -401,7 +443,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(Message, frozen=True):
-    state: Literal["EMPTY", "RW", "COMMITTED", "RO", "RECOVERING"]
+    state: Literal["EMPTY", "RW", "COMMITTED", "RO", "PARKED", "RECOVERING"]
     device: str
     clients: list[Client] = []
     """The first hundred; `clients_total` says how many there are."""
@@ -414,6 +456,10 @@ class Status(Message, frozen=True):
     tensors: Count = 0
     free: Count = 0
     capacity: Count = 0
+    parked: dict[str, Count] = {}
+    """Regions whose weights take host memory, and how many bytes of it."""
+    host_memory: Count = 0
+    """What they may take of it."""
     waiting_for: list[Sentence] = []
     """Why the waiters wait. Long lists of sentences are cut, and say so in their last one."""
     pending_drops: list[Sentence] = []
@@ -470,6 +516,7 @@ ServerMessage = (
     | Created
     | Committed
     | Withdrawn
+    | Parked
     | Drop
     | HandedBack
     | Refused

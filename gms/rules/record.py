@@ -16,6 +16,10 @@ FORMAT = 3
 """The newest. A file of another format is kept aside, as one that can't be read."""
 
 
+IN_HOST_MEMORY = "table:"
+"""How the identities begin of what doesn't lie in the device (`tables.py`)."""
+
+
 class UnreadableRecord(Exception):
     """What is in the file is not a record."""
 
@@ -59,6 +63,15 @@ class Region(msgspec.Struct, frozen=True):
     doubt_kind: str = ""
     dropped: bool = False
     """A person gave its memory up."""
+    contents: Generation | msgspec.UnsetType = msgspec.UNSET
+    """Weights that were parked, or brought back: the generation whose contents they are. (Unset, the sum is as it was
+    before there was such a thing.)
+    """
+
+    @property
+    def parked(self) -> bool:
+        """Weights in host memory: in place of slabs they have one piece, which is made as a table is."""
+        return self.policy == "shared" and len(self.slabs) == 1 and self.slabs[0].identity.startswith(IN_HOST_MEMORY)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -121,7 +134,7 @@ def without_memory(record: Record, of: str) -> Record:
 
 def _is_all_of(region: Region, of: str) -> bool:
     ranges = region.slabs[:-1] if region.policy == "exclusive" else region.slabs
-    return bool(ranges) and all(slab.identity.startswith(of) for slab in ranges)
+    return region.parked or (bool(ranges) and all(slab.identity.startswith(of) for slab in ranges))
 
 
 def _bare(region: Region) -> Region:

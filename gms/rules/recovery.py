@@ -193,7 +193,8 @@ class HandBacks:
             return HandedBack(Verdict.MORE)
         del self._coming[conn]
         if awaited is not None and _is_about(message, awaited) and not coming.why_not:
-            sums = tuple(message.sums) if len(message.sums) == len(coming.slabs) else ()
+            one_each = len(message.sums) == len(coming.slabs) or awaited.parked  # that is one piece, of all slabs
+            sums = tuple(message.sums) if one_each else ()
             return HandedBack(Verdict.STANDS_AGAIN, "", coming.document, tuple(coming.slabs), sums)
         if there[0] and (message.generation, message.hash) == there and not coming.why_not:
             return HandedBack(Verdict.HAS_IT)

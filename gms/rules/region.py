@@ -69,6 +69,11 @@ class Device:
         """Connections that are to end."""
 
     @property
+    def in_host_memory(self) -> int:
+        """Bytes of it that parked weights take."""
+        return sum(region.in_host_memory for region in self.regions.values())
+
+    @property
     def busy(self) -> bool:
         """A question is open whose answer decides what follows."""
         return self.file.busy or self.checking_peer is not None or self.making.busy
@@ -113,7 +118,7 @@ class GivenUp(NamedTuple):
 
 @dataclass
 class Dropping:
-    """An observer who waits until no process has that memory any more."""
+    """An observer waits until no process has that memory any more, or a process that has parked it."""
 
     generation: int
     bytes: int
@@ -180,6 +185,11 @@ class Region(ABC):
     def on_device(self, slabs: Slabs) -> Slabs:
         """Those that take memory of the device."""
         return slabs
+
+    @property
+    def in_host_memory(self) -> int:
+        """Bytes of it that its weights take."""
+        return 0
 
     @property
     def token(self) -> int:
@@ -333,13 +343,13 @@ class Region(ABC):
                 plan.do(self._waited_in_vain, client, request)
 
     def plan_dropped(self, plan: Plan) -> None:
-        """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
+        """Those that wait until memory is gone are answered: by the device, by its processes, or in time."""
         for conn, dropping in self._dropping.items():
             still = self.device.holders.still(dropping.generation)
-            if not plan.wait_until(dropping.until):
-                plan.do(self._dropped, conn, still or ["memory in its place is in use, says the device"])
-            elif conn not in self.device.sessions.observers:
+            if not self.device.sessions.knows(conn):
                 plan.do(self._dropping.pop, conn)
+            elif not plan.wait_until(dropping.until):
+                plan.do(self._dropped, conn, still or ["memory in its place is in use, says the device"])
             elif not still and not plan.wait_until(dropping.look_at):
                 plan.do(self._look_for_dropped, conn, dropping)
 
@@ -425,6 +435,7 @@ class Region(ABC):
         awaited = self.awaited
         slabs = self.on_device(self.standing or (awaited.slabs if awaited is not None else ()))
         identities, size = tuple(slab.identity for slab in slabs), sum(slab.size for slab in slabs)
+        size = size or self.in_host_memory
         if self.there[0] != owed.generation or not self.give_up(owed):
             self.device.file.write_again()
             if owed.by:
@@ -433,11 +444,16 @@ class Region(ABC):
         for conn in self.device.holders.ask(owed.generation):
             self.device.throw_out(conn, m.Problem(why=TOO_MANY_LAYOUTS))
         if owed.by:
-            self._dropping[owed.by] = Dropping(owed.generation, size, identities, owed.until, self.context.now)
+            self.tell_when_gone(owed.by, owed.generation, size, identities, owed.until)
+
+    def tell_when_gone(self, conn: int, generation: int, size: int, identities: tuple[str, ...], until: float) -> None:
+        """Memory that was given up: by the device's word, and that of each process that had it."""
+        self._dropping[conn] = Dropping(generation, size, identities, until, self.context.now)
 
     def _dropped_checked(self, conn: int, answer: e.MemoryChecked) -> None:
-        if conn in self._dropping and answer.held is not True:
-            self._dropped(conn, [], seen=answer.held is False)
+        dropping = self._dropping.get(conn)
+        if dropping is not None and answer.held is not True:
+            self._dropped(conn, [], seen=answer.held is False and bool(dropping.identities))
 
     def _dropped(self, conn: int, still: list[str], *, seen: bool = False) -> None:
         dropping = self._dropping.pop(conn)

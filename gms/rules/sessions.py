@@ -59,6 +59,8 @@ class Client:
     """What it writes ends with its process."""
     says_what_it_has: bool = False
     """It has descriptors already, and will say of what (`HandBack`): until then it is told nothing."""
+    parks: bool = False
+    """It understands `Parked`."""
     request: Request | None = None
 
     def __str__(self) -> str:

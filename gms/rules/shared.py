@@ -5,15 +5,17 @@ Pure, a part of the machine (rules 1 to 6 and 8 of `machine.py`). Phases, and wh
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gms import layout as lay
 from gms.rules import events as e
 from gms.rules import messages as m
+from gms.rules.holders import ANSWER_S
 from gms.rules.making import Wanted
 from gms.rules.record import Region as Recorded
 from gms.rules.recovery import HandedBack
-from gms.rules.region import Device, GivenUp, Region, Requests
+from gms.rules.region import Device, GivenUp, Region, Requests, Slabs
 from gms.rules.sessions import Client, Doing, Request
 from gms.rules.weights import Cleared, Draft, Layout, Phase, Slab, Verdict, Weights
 from sidecar.machine.plan import Plan
@@ -52,6 +54,13 @@ class SharedRegion(Region):
         draft = self.weights.draft
         return [*self.weights.standing, *(draft.slabs if draft is not None else ()), *self.hand_backs.kept]
 
+    def on_device(self, slabs: Slabs) -> Slabs:
+        return () if self.weights.parked else slabs
+
+    @property
+    def in_host_memory(self) -> int:
+        return self.weights.in_host_memory
+
     @property
     def is_blank(self) -> bool:
         return super().is_blank and self.weights.draft is None
@@ -70,7 +79,7 @@ class SharedRegion(Region):
 
     def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         self.weights.starts(recorded)
-        self.recovery.awaits(self.device.config.window_s, asks=True)
+        self.recovery.awaits(self.device.config.window_s, asks=not recorded.parked)  # of host memory it can't be told
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
 
     def plan(self, plan: Plan) -> None:
@@ -102,6 +111,8 @@ class SharedRegion(Region):
     def returns(self, client: Client, message: m.HandBack) -> str:
         if message.reading and self.weights.draft is not None:
             return f"it was away for too long: {self.writer} is writing"
+        if message.reading and self.weights.parked:
+            return f"layout {message.generation} is parked: no process can read it"
         if message.reading:
             self._reads(client)
         else:
@@ -119,11 +130,35 @@ class SharedRegion(Region):
         """All who may read; or one who may write, if none reads."""
         for client, request in self.queue:
             verdict = self._verdict(request)
-            if verdict.may and verdict.mode == "ro":
+            if verdict.why_never:
+                plan.do(self.refuse, client, verdict.why_never, "parked")
+            elif verdict.mode == "ro" and self.weights.phase is Phase.PARKED and client.parks:
+                plan.do(self._refuse_parked, client, request, verdict.why_not)
+            elif verdict.may and verdict.mode == "ro":
                 plan.do(self._let_read, client, request.message)
             elif verdict.may and not plan.steps:
                 plan.do(self._check_peer, client, request)
                 return
+
+    def _refuse_parked(self, client: Client, request: Request, why: str) -> None:
+        """It can't be read where it is; this process may bring it back."""
+        if isinstance(request.message, m.Open) and request.message.have != self.weights.there[0]:
+            self._tell_parked(client)
+        self.refuse(client, why, "parked")
+
+    def _tell_parked(self, client: Client) -> None:
+        layout = self.weights.committed
+        assert layout is not None
+        self._has_begun(client, layout)
+        parked = m.Parked(
+            generation=layout.generation,
+            hash=layout.hash,
+            size=layout.size,
+            layout=layout.document,
+            sums=list(layout.sums),
+            contents=layout.contents,
+        )
+        self.context.send(client.conn, parked, tuple(slab.handle for slab in layout.slabs))
 
     def _verdict(self, request: Request) -> Verdict:
         assert isinstance(request.message, m.Open)
@@ -166,7 +201,7 @@ class SharedRegion(Region):
         if was is Doing.WRITING:
             self._abort(client)
         self.weights.stop_reading(client.conn)
-        if self.weights.awaited is not None:
+        if self.weights.awaited is not None and not self.weights.parked:
             self.recovery.has_left()
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -189,6 +224,7 @@ class SharedRegion(Region):
             sizes=[slab.size for slab in layout.slabs],
             layout=layout.document,
             sums=list(layout.sums),
+            contents=layout.contents,
         )
         send(client.conn, opened)
         for first in range(0, len(layout.slabs), batch):
@@ -202,14 +238,23 @@ class SharedRegion(Region):
         return layout
 
     def _has_begun(self, client: Client, layout: Layout) -> None:
-        """To read; its own commit made it a reader, say."""
+        """To read, its own commit made it a reader, say; or to keep what is parked."""
         self.device.sessions.turns_to_something_else(client)
         self.device.holders.got(client.conn, layout.generation)
-        self.note("reading", engine=client.engine_id, generation=layout.generation)
+        if not layout.parked:
+            self.note("reading", engine=client.engine_id, generation=layout.generation)
 
     def _on_checksums(self, client: Client, message: m.Checksums) -> None:
+        layout = self.weights.committed
         if self.weights.sum_up(message.generation, tuple(message.sums)):
             self.context.changed = True
+        elif layout is not None and layout.generation == message.generation and layout.sums and not layout.parked:
+            why = f"the contents of {self.key} are no longer what was committed, says {client}: gmsctl verify says more"
+            self.context.alarm(f"contents {self.key}", why)
+
+    def record_is_true(self) -> None:
+        super().record_is_true()
+        self.context.calm(f"contents {self.key}")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -219,8 +264,8 @@ class SharedRegion(Region):
             return
         assert isinstance(request.message, m.Open)
         layout, needed, capacity = self.weights.committed, request.message.bytes, self.device.config.capacity
-        old = sum(each.size for each in (layout, self.weights.draft) if each is not None)
-        stays = layout.size if layout is not None and request.message.replace else 0
+        old = sum(each.on_device for each in (layout, self.weights.draft) if each is not None)
+        stays = layout.on_device if layout is not None and request.message.replace else 0
         if needed + stays > capacity or needed > free + (0 if stays else old):
             why = f"the new layout needs {needed} bytes, and {free} of {capacity} are free"
             if stays:
@@ -232,7 +277,7 @@ class SharedRegion(Region):
     def peer_checked(self, client: Client, request: Request) -> None:
         """It lives, and is to be let in to write: first on disk."""
         assert isinstance(request.message, m.Open)
-        replaces = request.message.replace and self.weights.committed is not None
+        replaces = bool(request.message.moves) or (request.message.replace and self.weights.committed is not None)
         generation = self.device.generations.next()
         becomes = self.record() if replaces else self.without_memory("")
         self.write(becomes, Admit(client.conn, request.number, generation, replaces))
@@ -242,8 +287,10 @@ class SharedRegion(Region):
         if asking is None:
             self.device.file.write_again()
             return
-        client, _ = asking
-        cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
+        client, request = asking
+        assert isinstance(request.message, m.Open)
+        moves, parks = bool(request.message.moves), bool(request.message.parks)
+        cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces, moves=moves, parks=parks)
         if cleared is not None:
             self._cleared(cleared, "a writer was let in")
             for conn in self.device.holders.ask(cleared.generation):
@@ -279,9 +326,11 @@ class SharedRegion(Region):
             return m.Problem(why=f"Create: {mistake}")
         config, committed = self.device.config, self.weights.committed
         size = -(-message.size // config.granularity) * config.granularity
-        stays = committed.size if committed is not None else 0
+        stays = committed.on_device if committed is not None else 0
         if self.device.why_closed:
             self.context.refuse(client.conn, self.device.why_closed, "not_now")
+        elif draft.parks:
+            self._make_in_host_memory(client, draft, message.size)
         elif len(draft.slabs) >= lay.MAX_SLABS:
             self.context.refuse(client.conn, f"a layout has at most {lay.MAX_SLABS} slabs", "too_large")
         elif size + draft.size + stays > config.capacity:
@@ -295,6 +344,18 @@ class SharedRegion(Region):
             self.device.making.begin(Wanted(client.conn, (size,), 0, until, key=self.key), self.slabs)
         return None
 
+    def _make_in_host_memory(self, client: Client, draft: Draft, size: int) -> None:
+        layout, taken, most = self.weights.committed, self.device.in_host_memory, self.device.config.host_memory
+        assert layout is not None
+        if draft.slabs or size != layout.size:
+            why = f"layout {layout.generation} is parked in one piece of {layout.size} bytes"
+            self.context.refuse(client.conn, why, "bad_layout")
+        elif taken + size > most:
+            why = f"{size} bytes of host memory are needed, and {max(most - taken, 0)} are left of the {most} that"
+            self.context.refuse(client.conn, f"{why} parked weights may take (gms --host-memory)", "no_memory")
+        else:
+            self.device.making.begin(Wanted(client.conn, (), size, self.context.now))
+
     def allocated(self, wanted: Wanted, slabs: tuple[Slab, ...]) -> None:
         (slab,) = slabs
         number = self.weights.add(slab)
@@ -303,7 +364,7 @@ class SharedRegion(Region):
 
     def not_allocated(self, wanted: Wanted, event: e.NotAllocated) -> None:
         if event.why:
-            why = f"a slab of {wanted.bytes} bytes can't be made: {event.why}"
+            why = f"a slab of {wanted.bytes or wanted.table_size} bytes can't be made: {event.why}"
             self.context.refuse(wanted.conn, why, "no_memory" if event.is_full else "not_now")
             return
         self.note("no_memory", needed=wanted.bytes, free=event.free)
@@ -322,15 +383,21 @@ class SharedRegion(Region):
 
     def _layout(self, draft: Draft, document: bytes) -> Layout | None:
         """What is to be committed. None: it is refused, and its writer goes on."""
+        hash, old = lay.structure_hash(document), self.weights.committed if draft.moves else None
         try:
-            layout = lay.decode(document)
-            lay.check(layout, [slab.size for slab in draft.slabs])
             if not draft.slabs:
                 raise lay.BadLayout("no slab was made: there is nothing to commit")
+            if old is not None and hash != old.hash:
+                raise lay.BadLayout(f"layout {old.generation} is moved, and this is another")
+            if not draft.parks:
+                lay.check(lay.decode(document), [slab.size for slab in draft.slabs])
         except lay.BadLayout as error:
             self.context.refuse(draft.writer, str(error), "bad_layout")
             return None
-        return Layout(draft.generation, lay.structure_hash(document), document, len(layout.tensors), tuple(draft.slabs))
+        made = Layout(draft.generation, hash, document, lay.count_tensors(document), tuple(draft.slabs))
+        if old is None:
+            return made
+        return replace(made, sums=old.sums, contents=old.contents or old.generation, parked=draft.parks)
 
     def _acknowledge(self, layout: Layout) -> None:
         """A commit. It is on disk."""
@@ -338,19 +405,28 @@ class SharedRegion(Region):
         if draft is None or writer is None or draft.generation != layout.generation:
             self.device.file.write_again()
             return
+        what = "parked" if draft.parks else "unparked" if draft.moves else "committed"
         old = self.weights.commit(layout)
         self.record_is_true()
-        self.note(
-            "committed", engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size
-        )
+        self.note(what, engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size)
         self._has_begun(writer, layout)
         self.context.send(writer.conn, m.Committed(generation=layout.generation, hash=layout.hash))
         self._tell(layout.generation, layout.hash, but=writer)
         if old is not None:
             self.context.forget(old.slabs)
+            if layout.parked:
+                self._has_parked(writer, old)
             self.note("replaced", generation=old.generation, by=layout.generation)
             for conn in self.device.holders.ask(old.generation):
                 self.device.throw_out(conn, None)
+
+    def _has_parked(self, writer: Client, old: Cleared) -> None:
+        """Processes that are asleep keep it from now on in place of the slabs; the writer hears when those are gone."""
+        for client in self.clients:
+            if client.parks and client is not writer and self.doing(client) is Doing.ASLEEP:
+                self._tell_parked(client)
+        identities, size = tuple(slab.identity for slab in old.slabs), sum(slab.size for slab in old.slabs)
+        self.tell_when_gone(writer.conn, old.generation, size, identities, self.context.now + ANSWER_S)
 
     def _abort(self, writer: Client) -> None:
         """It ends without a commit. What the file says is still so."""
@@ -370,7 +446,7 @@ class SharedRegion(Region):
         return ""
 
     def give_up(self, owed: GivenUp) -> bool:
-        if self.weights.phase not in (Phase.RECOVERING, Phase.COMMITTED):
+        if self.weights.phase not in (Phase.RECOVERING, Phase.COMMITTED, Phase.PARKED):
             return False
         why = "a person dropped it" if owed.by else "no process has its memory any more"
         self._cleared(self.weights.give_up(), why)
@@ -417,6 +493,9 @@ class SharedRegion(Region):
         if committed is None:
             if phase in (Phase.COMMITTED, Phase.RO):
                 return f"the phase is {phase.value}, and nothing is committed"
+        elif draft is None and committed.parked is not (phase is Phase.PARKED):
+            where = "host memory" if committed.parked else "the device"
+            return f"the phase is {phase.value}, and layout {committed.generation} lies in {where}"
         elif phase in (Phase.EMPTY, Phase.RECOVERING):
             return f"the phase is {phase.value}, and layout {committed.generation} is committed"
         elif not committed.slabs:
@@ -433,7 +512,7 @@ class SharedRegion(Region):
 
     def breaks(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
         message, committed = effect.message, self.weights.committed
-        if isinstance(message, m.Committed):
+        if isinstance(message, m.Committed | m.Parked):
             if on_disk.generation != message.generation:
                 return f"layout {message.generation} is told to be committed, and is not on disk"
         elif isinstance(message, m.Opened) and message.mode == "rw":
@@ -458,7 +537,7 @@ class SharedRegion(Region):
             since=self.since,
             generation=generation,
             hash=hash,
-            bytes=sum(slab.size for slab in slabs),
+            bytes=sum(each.on_device for each in (weights.committed, weights.draft) if each is not None),
             slabs=len(slabs),
             keepers=len(self.device.holders.who_has(generation)) if generation else 0,
             tensors=weights.committed.tensors if weights.committed is not None else 0,

@@ -9,7 +9,10 @@ nothing.
  2. A writer whose connection ends has lost its work (`Lost`): its slabs are given back. Only if its commit was under
     way may it be that the file has it: then it comes back as any reader does, with its own number, which no other
     layout has.
- 3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure.
+ 3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure. When its
+    layout is parked it keeps the parked memory in place of the slabs. To read it, it has to bring it back first.
+ 4. A writer that parks has kept the layout, and reads nothing afterwards; one that brings it back reads it. If it can't
+    do that, it keeps what it had, and is asleep.
 """
 
 import math
@@ -46,6 +49,10 @@ class SharedClient(ClientMachine):
         """What a writer wants next."""
         self._sealed: c.Kept | None = None
         """A layout whose commit is under way: it may be in the file already."""
+        self._moves = self._parks = False
+        """This writer parks the layout that it has kept, or brings it back."""
+        self._frees: m.Committed | None = None
+        """It has parked that, and is still to hear whether the device's slabs are gone."""
         self._arriving: c.Kept | None = None
         self._arrived = 0
 
@@ -74,7 +81,7 @@ class SharedClient(ClientMachine):
             self._say(m.Withdraw(keeps=self.kept.generation if self.kept is not None else 0))
         elif self._awaiting is Awaiting.NONE and not self._returned and layout is not None:
             self._session = self._sealed is not None or self.doing is Doing.READING
-            self.hand_back(layout, reading=self._session)
+            self.hand_back(layout, reading=self._session and not layout.table)
         else:
             super().ask_next()
 
@@ -86,9 +93,16 @@ class SharedClient(ClientMachine):
             self._say(self._asks)
         elif self._asks is not None:
             self._awaiting = Awaiting.COMMIT
-            document = self._asks.document
-            self._sealed = c.Kept(self.draft, structure_hash(document), list(self._asks.sizes), document)
-            self._say(m.Commit(layout=document))
+            self._sealed = self._seal(self._asks)
+            self._say(m.Commit(layout=self._asks.document))
+
+    def _seal(self, asks: c.Publish) -> c.Kept:
+        sealed = c.Kept(self.draft, structure_hash(asks.document), list(asks.sizes), asks.document)
+        old = self.kept if self._moves else None
+        if old is None:
+            return sealed
+        contents = old.contents or old.generation
+        return msgspec.structs.replace(sealed, sums=old.sums, table=self._parks, contents=contents)
 
     def _open(self, want: m.Open) -> None:
         self._awaiting, self._session = Awaiting.OPEN, True
@@ -105,6 +119,7 @@ class SharedClient(ClientMachine):
     def ended(self, why: str) -> None:
         self._session = False
         self._end_arriving()
+        self._end_freeing()
         if self.doing is Doing.WRITING and self._sealed is None:
             self._lose(why or "the server is gone, and with it what was not committed")
 
@@ -120,6 +135,12 @@ class SharedClient(ClientMachine):
         if opened is not None:
             self._let_go(opened.generation)
 
+    def _end_freeing(self, answer: m.RegionDropped | None = None) -> None:
+        """The last word on what was parked."""
+        frees, self._frees = self._frees, None
+        if frees is not None:
+            self._out.append(answer or frees)
+
     # -- what the server says --------------------------------------------------------------------------------------
 
     def heard(self, message: m.ServerMessage) -> None:
@@ -127,6 +148,10 @@ class SharedClient(ClientMachine):
             self._out.append(message)
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
+        elif isinstance(message, m.Parked):
+            self._is_parked(message)
+        elif isinstance(message, m.RegionDropped):
+            self._end_freeing(message)
         elif isinstance(message, m.Withdrawn):
             if self._awaiting is Awaiting.WITHDRAWN:
                 self._awaiting, self._session = Awaiting.NONE, False
@@ -168,6 +193,8 @@ class SharedClient(ClientMachine):
         if self._awaiting is not Awaiting.OPEN or self._want is None:
             return
         if message.mode == "rw":
+            assert isinstance(self._want, m.Open)
+            self._parks, self._moves = bool(self._want.parks), bool(self._want.moves)
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.WRITING
             self.draft = message.generation
             self._out.append(c.Got("rw", message.generation))
@@ -175,7 +202,14 @@ class SharedClient(ClientMachine):
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.READING
             self._out.append(c.Got("ro", message.generation, self.kept.hash))
         else:
-            kept = c.Kept(message.generation, message.hash, message.sizes, message.layout, message.sums)
+            kept = c.Kept(
+                message.generation,
+                message.hash,
+                message.sizes,
+                message.layout,
+                message.sums,
+                contents=message.contents,
+            )
             self._awaiting, self._arriving, self._arrived = Awaiting.SLABS, kept, 0
 
     def _slabs(self, message: m.Slabs) -> None:
@@ -196,8 +230,13 @@ class SharedClient(ClientMachine):
             return
         self._awaiting, self._sealed, self._asks = Awaiting.NONE, None, None
         self.keep(sealed)
-        self.doing = Doing.READING
-        self._out.append(m.Committed(sealed.generation, sealed.hash))
+        committed = m.Committed(sealed.generation, sealed.hash)
+        if sealed.table:
+            self.doing, self._frees = Doing.NOTHING, committed
+            self._out.append(m.Changed(sealed.generation, sealed.hash))
+        else:
+            self.doing = Doing.READING
+            self._out.append(committed)
 
     def _refused(self, message: m.Refused) -> None:
         asked, self._awaiting = self._awaiting, Awaiting.NONE
@@ -216,6 +255,22 @@ class SharedClient(ClientMachine):
         elif generation != self._condemned:
             self._let_go(generation)
 
+    def _is_parked(self, message: m.Parked) -> None:
+        """To be kept in place of the layout that this process has kept; or because it wants to read."""
+        if self.doing is Doing.READING or (self.kept is None and self._awaiting is not Awaiting.OPEN):
+            return
+        kept = c.Kept(
+            message.generation,
+            message.hash,
+            [message.size],
+            message.layout,
+            message.sums,
+            table=True,
+            contents=message.contents,
+        )
+        self._out.append(c.Keep(message.generation, 0))
+        self.keep(kept)
+
     def _stale(self, why: str) -> None:
         kept, self.kept = self.kept, None
         if kept is None:
@@ -231,6 +286,7 @@ class SharedClient(ClientMachine):
     def taken_back(self) -> None:
         if self._sealed is not None:
             self._committed()
+            self._end_freeing()
         if self.kept is not None:  # of a commit: the welcome of a server that waited for it said that there is none
             self._out.append(m.Changed(self.kept.generation, self.kept.hash))
 
@@ -265,6 +321,9 @@ class SharedClient(ClientMachine):
             self._drop_want()
         elif self.doing is Doing.READING:
             self.doing = Doing.NOTHING
+        elif self.doing is Doing.WRITING and self._moves:
+            self.doing, self._asks, self._sealed = Doing.NOTHING, None, None
+            self._let_go(self.draft)
         self._let_go_of_condemned()
 
     def _let_go_of_condemned(self) -> None:

@@ -7,7 +7,7 @@ from sidecar.machine.context import rfc3339
 
 MOST_CLIENTS_SHOWN = 100
 MOST_SENTENCES = 50
-_WORST_FIRST = ("RECOVERING", "RW", "EMPTY", "COMMITTED", "RO")
+_WORST_FIRST = ("RECOVERING", "RW", "EMPTY", "PARKED", "COMMITTED", "RO")
 
 
 def status_of(device: Device, free: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
@@ -32,6 +32,8 @@ def status_of(device: Device, free: int, blocks: dict[int, tuple[int, int]]) -> 
         tensors=sum(each.tensors for each in weights),
         free=free,
         capacity=config.capacity,
+        parked={key: region.in_host_memory for key, region in device.regions.items() if region.in_host_memory},
+        host_memory=config.host_memory,
         waiting_for=_cut([sentence for region in device.regions.values() for sentence in _waiting_for(device, region)]),
         pending_drops=_cut(device.holders.pending),
         alarms=list(device.context.alarms.values()),

@@ -8,6 +8,7 @@ machine turns into an alarm. Who may come in to write or to read, and why not, i
     RW          one process writes, and none reads. With `replace`, the old layout still stands
     COMMITTED   there is a layout, and no process reads it at the moment
     RO          there is a layout, and a process reads it
+    PARKED      there is a layout, in host memory: it can be read once it is back in the device
     RECOVERING  this server is new: a layout is on disk, and is to be handed back by a process that has it
 
 What this file may not do: speak to a process, or look at the time.
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
+
+from msgspec import UNSET
 
 from gms.rules.messages import Open
 from gms.rules.record import Region as RecordedRegion
@@ -29,19 +32,23 @@ class Phase(Enum):
     RW = "RW"
     COMMITTED = "COMMITTED"
     RO = "RO"
+    PARKED = "PARKED"
 
 
 MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     # A writer is let in.
     Phase.EMPTY: frozenset({Phase.RW}),
     # The layout is given up; a writer is let in, and it is given up for that; it is handed back.
-    Phase.RECOVERING: frozenset({Phase.EMPTY, Phase.RW, Phase.COMMITTED}),
-    # The writer ends without a commit, where nothing stood or where the old layout still stands; it commits, and reads.
-    Phase.RW: frozenset({Phase.EMPTY, Phase.COMMITTED, Phase.RO}),
+    Phase.RECOVERING: frozenset({Phase.EMPTY, Phase.RW, Phase.COMMITTED, Phase.PARKED}),
+    # The writer ends without a commit, where nothing stood or where the old layout still stands; it commits, and reads;
+    # it has parked the layout.
+    Phase.RW: frozenset({Phase.EMPTY, Phase.COMMITTED, Phase.RO, Phase.PARKED}),
     # A writer is let in; a reader is; it is given up on purpose.
     Phase.COMMITTED: frozenset({Phase.RW, Phase.RO, Phase.EMPTY}),
     # The last reader is gone.
     Phase.RO: frozenset({Phase.COMMITTED}),
+    # A writer is let in, as a rule to bring it back; it is given up on purpose.
+    Phase.PARKED: frozenset({Phase.RW, Phase.EMPTY}),
 }
 
 
@@ -82,10 +89,19 @@ class Layout:
     slabs: tuple[Slab, ...]
     sums: tuple[str, ...] = ()
     """The sums of the slabs' contents, once they are known."""
+    contents: int = 0
+    """The generation whose contents these are, if they were moved: parked, or brought back. 0: its own."""
+    parked: bool = False
+    """Its contents lie in host memory, in one piece that stands in place of the slabs."""
 
     @property
     def size(self) -> int:
         return sum(slab.size for slab in self.slabs)
+
+    @property
+    def on_device(self) -> int:
+        """Bytes that it takes of the device."""
+        return 0 if self.parked else self.size
 
 
 @dataclass
@@ -95,11 +111,18 @@ class Draft:
     writer: int
     """Its connection."""
     generation: int
+    moves: bool = False
+    """It parks the layout, or brings it back: the contents stay what they are."""
+    parks: bool = False
     slabs: list[Slab] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         return sum(slab.size for slab in self.slabs)
+
+    @property
+    def on_device(self) -> int:
+        return 0 if self.parks else self.size
 
 
 class Cleared(NamedTuple):
@@ -114,6 +137,8 @@ class Cleared(NamedTuple):
 class Verdict(NamedTuple):
     mode: Literal["rw", "ro"]
     why_not: str
+    why_never: str = ""
+    """What it asks for can't come any more."""
 
     @property
     def may(self) -> bool:
@@ -146,6 +171,18 @@ class Weights:
         return (layout.generation, layout.hash) if layout is not None else (0, "")
 
     @property
+    def parked(self) -> bool:
+        """The layout that is there, or awaited, lies in host memory."""
+        return self.committed.parked if self.committed is not None else bool(self.awaited and self.awaited.parked)
+
+    @property
+    def in_host_memory(self) -> int:
+        """Bytes of it that are taken, or are to be handed back."""
+        slabs = self.awaited.slabs if self.awaited is not None else self.standing
+        draft = self.draft.size if self.draft is not None and self.draft.parks else 0
+        return draft + (sum(slab.size for slab in slabs) if self.parked else 0)
+
+    @property
     def standing(self) -> tuple[Slab, ...]:
         """Slabs of the committed layout."""
         return self.committed.slabs if self.committed is not None else ()
@@ -160,7 +197,8 @@ class Weights:
     def record_of(self, layout: Layout) -> RecordedRegion:
         """What the file has to say once this one is committed."""
         slabs = tuple(RecordedSlab(slab.size, slab.identity) for slab in layout.slabs)
-        return RecordedRegion(self.key, "shared", layout.generation, layout.hash, slabs)
+        moved = layout.contents or UNSET
+        return RecordedRegion(self.key, "shared", layout.generation, layout.hash, slabs, contents=moved)
 
     # -- who may come in (rules 1 and 2 of `machine.py`) -----------------------------------------------------------
 
@@ -180,12 +218,21 @@ class Weights:
             why_not = self._why_no_reader()
         else:
             why_not = self._why_no_writer(named, is_new=is_new)
-        return Verdict("ro" if reads else "rw", why_not)
+        return Verdict("ro" if reads else "rw", why_not, self._why_not_moved(request))
 
     def _why_no_reader(self) -> str:
         if self.awaited is not None:
             return f"layout {self.awaited.generation} is to be handed back by a process that has kept it"
-        return "" if self.committed is not None else "nothing is committed"
+        if self.committed is None:
+            return "nothing is committed"
+        return f"{self.key} is parked in host memory: gmsctl unpark {self.key} brings it back" if self.parked else ""
+
+    def _why_not_moved(self, request: Open) -> str:
+        """A layout that is to be parked, or brought back, isn't where it was."""
+        moved, there = request.moves, self.committed
+        if not moved or (there is not None and there.generation == moved and there.parked is bool(request.unparks)):
+            return ""
+        return f"layout {moved} is not {'parked' if request.unparks else 'in the device'} any more"
 
     def _why_no_writer(self, named: Callable[[Iterable[int]], str], *, is_new: bool) -> str:
         if self.phase is Phase.RO:
@@ -204,7 +251,9 @@ class Weights:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def write(self, conn: int, generation: int, *, replaces: bool) -> Cleared | None:
+    def write(
+        self, conn: int, generation: int, *, replaces: bool, moves: bool = False, parks: bool = False
+    ) -> Cleared | None:
         """A writer is let in. Returns the layout that is gone because of it."""
         if generation > self._generations.newest:
             raise BrokenRule(
@@ -212,8 +261,10 @@ class Weights:
             )
         if replaces and self.committed is None:
             raise BrokenRule(f"generation {generation} replaces a layout, and none is committed")
-        self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING))
-        self.draft = Draft(conn, generation)
+        if moves and not (replaces and parks is not self.parked):
+            raise BrokenRule(f"generation {generation} moves a layout to where it is already, or doesn't replace it")
+        self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING, Phase.PARKED))
+        self.draft = Draft(conn, generation, moves, parks)
         return None if replaces else self._clear()
 
     def add(self, slab: Slab) -> int:
@@ -223,22 +274,32 @@ class Weights:
         return len(draft.slabs) - 1
 
     def commit(self, layout: Layout) -> Cleared | None:
-        """The file says so already. Its writer reads it from this moment on. Returns the layout that it replaces."""
+        """The file says so already. Its writer reads it from this moment on, unless that has parked it. Returns the
+        layout that it replaces.
+        """
         draft = self._must_write()
         if (layout.generation, layout.slabs) != (draft.generation, tuple(draft.slabs)):
             raise BrokenRule(f"layout {layout.generation} is committed, and {draft.generation} was written")
-        self._becomes(Phase.RO, before=(Phase.RW,))
+        if layout.parked is not draft.parks:
+            raise BrokenRule(f"layout {layout.generation} isn't where it was to be written")
+        self._becomes(Phase.PARKED if draft.parks else Phase.RO, before=(Phase.RW,))
         old = self._clear()
         self.draft, self.committed = None, layout
-        self.readers.add(draft.writer)
+        if not layout.parked:
+            self.readers.add(draft.writer)
         return old
 
     def abort(self) -> Draft:
         """The writer ends without a commit. Returns what it had made: it is needed no more."""
         draft = self._must_write()
-        self._becomes(Phase.COMMITTED if self.committed is not None else Phase.EMPTY, before=(Phase.RW,))
+        self._becomes(self._at_rest if self.committed is not None else Phase.EMPTY, before=(Phase.RW,))
         self.draft = None
         return draft
+
+    @property
+    def _at_rest(self) -> Phase:
+        """A layout that no process reads."""
+        return Phase.PARKED if self.parked else Phase.COMMITTED
 
     def _must_write(self) -> Draft:
         if self.draft is None:
@@ -273,10 +334,14 @@ class Weights:
                 self._becomes(Phase.COMMITTED, before=(Phase.RO,))
 
     def sum_up(self, generation: int, sums: tuple[str, ...]) -> bool:
-        """The sums of the slabs' contents are known. False: they are of another layout."""
+        """The sums of the slabs' contents are known. False: they are of another layout; or the first that were said
+        stand, because contents never change.
+        """
         layout = self.committed
-        if layout is None or layout.generation != generation or len(layout.slabs) != len(sums):
+        if layout is None or layout.generation != generation or layout.parked or len(layout.slabs) != len(sums):
             return False
+        if layout.sums:
+            return layout.sums == sums
         layout.sums = sums
         return True
 
@@ -289,14 +354,16 @@ class Weights:
             raise BrokenRule("a layout is handed back, and none is awaited")
         if [slab.identity for slab in slabs] != [slab.identity for slab in awaited.slabs]:
             raise BrokenRule(f"other memory is handed back than that of layout {awaited.generation}")
-        self._becomes(Phase.COMMITTED, before=(Phase.RECOVERING,))
-        self.awaited = None
-        self.committed = Layout(awaited.generation, awaited.hash, document, tensors, slabs, sums)
+        self._becomes(self._at_rest, before=(Phase.RECOVERING,))
+        self.awaited, moved = None, awaited.contents or 0
+        self.committed = Layout(
+            awaited.generation, awaited.hash, document, tensors, slabs, sums, moved, parked=awaited.parked
+        )
         return self.committed
 
     def give_up(self) -> Cleared:
         """What was awaited will never come, or what is there isn't wanted any more; the file says so already."""
-        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING, Phase.COMMITTED))
+        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING, Phase.COMMITTED, Phase.PARKED))
         cleared = self._clear()
         if cleared is None:
             raise BrokenRule("a layout is given up, and there is none")

@@ -4,7 +4,7 @@ On host memory the kernel reads straight into the mapping, and files are written
 through buffers and the driver's copies (`CudaMemory.copy_in`, `copy_out`). Whole shards go past the page cache, where
 the filesystem can do that, and through two buffers: while the disk has one, the other is summed up, and copied.
 
-What this file may not do: know layouts, or the server. Who needs it: `transfer.py`, `snapshot.py`.
+What this file may not do: know layouts, or the server. Who needs it: `transfer.py`, `snapshot.py`, `parking.py`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from gms.memory import Memory
+from gms.memory import DeviceError, Memory, libc
 from gms.memory.cuda import CudaMemory
 from gms.shell.background import Checksum
 from gms.shell.slabs import buffer
@@ -69,6 +69,44 @@ def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[
             raise CutShort(f"it ends at byte {position + done}, where there was more a moment ago")
         done += got
         copied(got)
+
+
+# -- parked weights ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def host_memory(memory: Memory, descriptor: int, size: int) -> Iterator[memoryview]:
+    """What is behind the descriptor, mapped; pinned, where the driver can, for the copies of a GPU."""
+    pinned = memory.pinned if isinstance(memory, CudaMemory) else contextlib.nullcontext
+    with mmap.mmap(descriptor, size) as whole, pinned(whole), memoryview(whole) as view:
+        yield view
+
+
+def make_pages(descriptor: int, size: int) -> None:
+    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process."""
+    try:
+        libc.allocate(descriptor, 0, size)
+    except OSError as error:
+        raise DeviceError(f"{size} bytes of host memory can't be had: {error.strerror}") from None
+
+
+def copy_out(memory: Memory, address: int, target: memoryview) -> None:
+    """Mapped memory of the device, to the host's."""
+    for at in range(0, len(target), PIECE_BYTES):
+        with target[at : at + PIECE_BYTES] as piece:
+            if isinstance(memory, CudaMemory):
+                memory.copy_out(piece, address + at)
+            else:
+                piece[:] = buffer(address + at, len(piece))
+
+
+def copy_in(memory: Memory, address: int, source: memoryview) -> None:
+    for at in range(0, len(source), PIECE_BYTES):
+        with source[at : at + PIECE_BYTES] as piece:
+            if isinstance(memory, CudaMemory):
+                memory.copy_in(address + at, piece)
+            else:
+                buffer(address + at, len(piece))[:] = piece
 
 
 # -- whole shards ------------------------------------------------------------------------------------------------------

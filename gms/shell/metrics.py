@@ -22,7 +22,7 @@ from sidecar.wire.observer import ObserverError
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-STATES = ("EMPTY", "RW", "COMMITTED", "RO", "RECOVERING")
+STATES = ("EMPTY", "RW", "COMMITTED", "RO", "PARKED", "RECOVERING")
 DOING = ("writing", "reading", "asleep", "waiting", "watching")
 POOL_STATES = ("EMPTY", "MAKING", "OWNED", "FREE", "AWAITED")
 POOL_DROPS = ("replaced", "unproven", "second_death", "lost", "dropped")
@@ -36,6 +36,8 @@ EVENTS = {
     "aborts": ("aborted", "Writers that ended without a commit"),
     "refusals": ("refused", "Requests that were refused: in vain waited, no memory, a stale layout"),
     "replacements": ("replaced", "Layouts that another took the place of"),
+    "parks": ("parked", "Layouts that were moved to host memory"),
+    "unparks": ("unparked", "Layouts that were brought back from host memory"),
 }
 """Counter -> the event of the history that it counts."""
 
@@ -107,6 +109,7 @@ class _Collector:
             ("tensors", "Tensors of the layout", lambda s: s.tensors),
             ("free_bytes", "Bytes of the device that no process has", lambda s: s.free),
             ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
+            ("host_memory_bytes", "Bytes of host memory that parked weights may take", lambda s: s.host_memory),
             (
                 "pending_drops",
                 "Drops of a layout that is gone, asked for and not done yet",
@@ -126,6 +129,12 @@ class _Collector:
             for region in status.regions:
                 weights.add_metric([device, region.key, region.policy], region.bytes)
         yield weights
+        parked = gauge("parked_bytes", "Bytes of host memory that a region's parked weights take", "key")
+        for device, status in known.items():
+            for region in status.regions:
+                if region.policy == "shared":
+                    parked.add_metric([device, region.key], status.parked.get(region.key, 0))
+        yield parked
         yield from self._pools(known)
         for name, (event, what) in EVENTS.items():
             counter = CounterMetricFamily(

@@ -108,10 +108,16 @@ class Reader(Mapped):
         if self._closed:
             raise Asleep("this reader is closed; read() gives a new one")
         if self._slabs is None:
-            granted = self._shell.want(m.Open("ro", timeout_s, expect=self.hash))
+            granted = self._shell.want_to_read(m.Open("ro", timeout_s, expect=self.hash))
             self._use = granted.use
             self._use.end = self.close
             self.take(granted.slabs, granted.kept.sums if granted.kept is not None else ())
+
+    def leave(self) -> None:
+        """Gives its addresses back. The process keeps the descriptors, as one that is asleep."""
+        self.sleep()
+        self._addresses.free()
+        self._closed = True
 
     def close(self) -> None:
         """Gives everything up: addresses, and the descriptors if this was the last that this process did with them."""

@@ -13,6 +13,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     socket_mode: int = 0o600
     allow_uids: tuple[int, ...] = ()
     pidfds: str = "auto"
+    host_memory: int = 0
+    """Bytes of it that this device's parked weights may take."""
     pools_on_gpu: bool = False
     ledger: bool = False
     """There is a ledger of the host's memory in the run directory."""

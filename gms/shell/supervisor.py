@@ -115,7 +115,8 @@ class Supervisor:
 
     def _start(self, device: str) -> None:
         """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
-        told = msgspec.structs.replace(self.settings, parent_pid=os.getpid(), asked_at=0)
+        share = self.settings.host_memory // len(self.devices)
+        told = msgspec.structs.replace(self.settings, parent_pid=os.getpid(), asked_at=0, host_memory=share)
         command = [sys.executable, "-m", "gms.shell.device_process", device, msgspec.json.encode(told).decode()]
         asking, answering = socket.socketpair()
         asking.setblocking(False)

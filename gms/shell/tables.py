@@ -1,4 +1,5 @@
-"""The table beside a pool: shared memory of the host, whatever device the pool is on.
+"""The table beside a pool: shared memory of the host, whatever device the pool is on. Parked weights lie in the same
+kind of memory.
 
 A table is a memfd: it lives as long as a process has a descriptor or a mapping of it, and needs no clearing up. Its
 size is sealed, and all its pages are there from the beginning, so no process that maps it meets a SIGBUS.
@@ -34,12 +35,15 @@ def header(header_bytes: int, record_bytes: int, records: int, mark_offset: int)
     return HEADER.pack(MAGIC, header_bytes, record_bytes, records, mark_offset, 0)
 
 
-def create(size: int) -> int:
-    """A descriptor of a new table, which reads as zeros. Raises OSError."""
+def create(size: int, *, filled: bool = True) -> int:
+    """A descriptor of a new table, which reads as zeros. Raises OSError. `filled`: all its pages are there. (Of parked
+    weights whoever writes them makes them: that takes 0.15 s a GiB.)
+    """
     fd = os.memfd_create("gpu-failover-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        os.posix_fallocate(fd, 0, size)
+        if filled:
+            os.posix_fallocate(fd, 0, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(fd)

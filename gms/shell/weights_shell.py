@@ -45,7 +45,7 @@ class Granted(NamedTuple):
     """A reader's."""
 
 
-_Answer = Granted | m.Created | m.Committed | c.No | c.Lost
+_Answer = Granted | m.Created | m.Committed | m.RegionDropped | c.No | c.Lost
 
 
 class WeightsShell(ClientShell):
@@ -62,6 +62,7 @@ class WeightsShell(ClientShell):
         on_problem: Callable[[str], object] | None = None,
         checksums: bool = True,
         huge_pages: bool = True,
+        unparks: bool = True,
     ) -> None:
         """`region`: which model's weights, where a device has several.
 
@@ -71,6 +72,9 @@ class WeightsShell(ClientShell):
         won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
         well again. By default that is a line on stderr. The three run in the client's thread: they must be short, and
         ask nothing of this client. What they raise is a line on stderr: it ends nothing.
+
+        `unparks`: weights that are parked in host memory are brought back when they are to be read; else that raises
+        Parked.
 
         After a commit, a thread of low priority makes huge pages of the slabs, and sums up their contents for a later
         `verify`.
@@ -86,6 +90,7 @@ class WeightsShell(ClientShell):
         self._on_problem = on_problem or self._say_problem
         self.store.memory = memory
         self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
+        self.unparks = unparks
         self._use: Use | None = None
         self._unclaimed: m.Created | m.Committed | None = None
         """The answer to a request whose asker was interrupted."""
@@ -121,6 +126,18 @@ class WeightsShell(ClientShell):
         if self.store.memory is not None:
             self.store.memory.close()
 
+    @property
+    def contents(self) -> int:
+        """The generation whose contents this process has: the same through parking and coming back. 0: it has none."""
+        kept = self._machine.kept
+        return (kept.contents or kept.generation) if kept is not None else 0
+
+    @property
+    def parked(self) -> c.Kept | None:
+        """The layout in host memory, where this process has that."""
+        kept = self._machine.kept
+        return kept if kept is not None and kept.table else None
+
     # -- for clients, readers and writers --------------------------------------------------------------------------
 
     def want(self, want: m.Open) -> Granted:
@@ -130,14 +147,21 @@ class WeightsShell(ClientShell):
         assert isinstance(granted, Granted)
         return granted
 
+    def want_to_read(self, want: m.Open) -> Granted:
+        """The same, for weights that may be parked (`client.py`)."""
+        return self.want(want)
+
     def make(self, size: int) -> m.Created:
         made = self._answer_to(m.Create(size))
         assert isinstance(made, m.Created)
         return made
 
-    def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> m.Committed:
+    def publish(
+        self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None
+    ) -> m.Committed | m.RegionDropped:
+        """The latter to a writer that parks."""
         done = self._answer_to(c.Publish(document, sizes), timeout_s)
-        assert isinstance(done, m.Committed)
+        assert isinstance(done, m.Committed | m.RegionDropped)
         return done
 
     def slept(self, slabs: LayoutSlabs) -> None:
@@ -254,6 +278,7 @@ class WeightsShell(ClientShell):
         c.Got: _do_got,
         m.Created: ClientShell.answered,
         m.Committed: _do_done,
+        m.RegionDropped: ClientShell.answered,
         c.No: ClientShell.answered,
         c.Lost: _do_lost,
         c.Stale: _do_stale,

@@ -57,6 +57,7 @@ class Writer(Mapped):
         if len(document) > lay.MAX_LAYOUT_BYTES:
             raise Refused(f"the layout takes {len(document)} bytes; at most {lay.MAX_LAYOUT_BYTES} are allowed")
         done = self._shell.publish(document, tuple(self.sizes), timeout_s)
+        assert isinstance(done, m.Committed)
         self._open = False
         reader = Reader(self._shell, self._use, done.hash, document, self._addresses)
         self._addresses.unmap()
@@ -76,6 +77,13 @@ class Writer(Mapped):
             if not self._keeps_mapped:
                 self._addresses.free()
             self._shell.release(self._use, None if self._keeps_mapped else self._slabs)
+
+    def leave(self) -> None:
+        """The same; but what the process has kept of another layout it keeps."""
+        if self._open:
+            self._open = False
+            self._addresses.free()
+            self._shell.slept(self._slabs)
 
     def __exit__(self, *_: object) -> None:
         self.abort()

@@ -1,4 +1,5 @@
-"""How much of a host device is in use: read from its locks, so that the kernel keeps the books.
+"""How much of a host device is in use: read from its locks, so that the kernel keeps the books. And what the machine
+has left.
 
 A host device stands in for a GPU's memory where there is none: one sparse file of the device's capacity on tmpfs. An
 allocation is an open file description that holds an OFD write lock on its range; when the last descriptor and the
@@ -11,6 +12,7 @@ devices' directory.
 
 import fcntl
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -18,11 +20,21 @@ from sidecar.kernel.durable import closing
 
 ENVIRONMENT = "FAILOVER_HOST_DEVICES"
 _FLOCK = struct.Struct("hhqqi4x")
+_MEMINFO = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
 
 
 def devices_directory() -> Path:
     """Where the host devices of this user are; not in the run directory, which may go while memory is in use."""
     return Path(os.environ.get(ENVIRONMENT) or f"/dev/shm/gpu-failover-{os.getuid()}")
+
+
+def memory_left(*kinds: str) -> int | None:
+    """Bytes of those kinds, as /proc/meminfo names them (`MemAvailable`). None: the kernel doesn't say."""
+    try:
+        figures = dict(_MEMINFO.findall(Path("/proc/meminfo").read_text(encoding="ascii")))
+    except OSError:
+        return None
+    return sum(int(figures.get(kind, 0)) << 10 for kind in kinds) if "MemAvailable" in figures else None
 
 
 def read_device(path: Path) -> tuple[int, int]:

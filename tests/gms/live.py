@@ -35,6 +35,7 @@ class House:
         self.clients: list[GmsClient] = []
         self.window_s = 5.0
         self.memory_wait_s = 2.0
+        self.host_memory = 256 * MIB
         self.ledger = False
         """There is one in the run directory."""
 
@@ -46,6 +47,7 @@ class House:
             host_devices=str(self.devices),
             window_s=self.window_s,
             memory_wait_s=self.memory_wait_s,
+            host_memory=self.host_memory,
             ledger=self.ledger,
         )
         command = [sys.executable, "-m", module, device, msgspec.json.encode(settings).decode()]

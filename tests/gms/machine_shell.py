@@ -41,6 +41,7 @@ class House:
         held: frozenset[str] = frozenset(),
         granularity: int = 1,
         ledger: int | None = None,
+        host_memory: int = 0,
     ) -> None:
         self.file = file
         self.disk_fails = False
@@ -68,7 +69,12 @@ class House:
         config = e.Config("gpu", "s1", boot_id=boot, capacity=CAPACITY, granularity=granularity, window_s=WINDOW_S)
         self.machine = Machine(
             msgspec.structs.replace(
-                config, memory_wait_s=MEMORY_WAIT_S, history_size=50, batch=batch, leases=ledger is not None
+                config,
+                memory_wait_s=MEMORY_WAIT_S,
+                history_size=50,
+                batch=batch,
+                leases=ledger is not None,
+                host_memory=host_memory,
             )
         )
         self.feed(self._started())
@@ -167,7 +173,11 @@ class House:
         }
         assert {client.process for client in sessions.clients.values() if client.process} | owners == self.processes
         if self.ledger is not None:
-            made = {key: sum(slab.size for slab in region.slabs) for key, region in machine.regions.items()}
+            host = {handle for handle, (identity, _) in self.slabs.items() if identity.startswith("table:")}
+            made = {
+                key: sum(slab.size for slab in region.slabs if slab.handle not in host)
+                for key, region in machine.regions.items()
+            }
             assert all(self.leased.get(key, 0) >= size for key, size in made.items()), "memory without a lease"
         assert machine.deadline > self.now, "its deadline has passed already"
         coming = sum(slab.size for region in machine.regions.values() for slab in region.hand_backs.kept)
@@ -184,11 +194,19 @@ class House:
             self.feed(e.Tick())
         self.now = until
 
-    def hello(self, conn: int, engine_id: str = "", key: str = m.WEIGHTS, policy: m.Policy = "shared") -> m.Welcome:
+    def hello(
+        self,
+        conn: int,
+        engine_id: str = "",
+        key: str = m.WEIGHTS,
+        policy: m.Policy = "shared",
+        *,
+        parks: bool = False,
+    ) -> m.Welcome:
         self.number += 1
         self.processes.add(self.number)
         engine_id = engine_id or f"engine-{conn}"
-        hello = m.Hello(protocol=m.PROTOCOL, engine_id=engine_id, pid=conn, key=key, policy=policy)
+        hello = m.Hello(protocol=m.PROTOCOL, engine_id=engine_id, pid=conn, key=key, policy=policy, parks=parks)
         self.feed(e.Received(conn, hello, process=self.number, identity=f"pidfs:{conn}", local_pid=conn))
         welcome = self.last(conn)
         assert isinstance(welcome, m.Welcome)

@@ -21,6 +21,8 @@ from tests.support.waiting import DEADLINE_S
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
 FIELDS += [
+    "parked",
+    "host_memory",
     "clients_total",
     "waiting_for",
     "pending_drops",

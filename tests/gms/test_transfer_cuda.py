@@ -1,5 +1,6 @@
 """put, get and verify on a GPU: the cuda maker and the driver's copies, on the emulated driver."""
 
+import json
 import os
 import subprocess
 import sys
@@ -81,3 +82,20 @@ def test_a_snapshot_goes_to_disk_and_comes_back_byte_for_byte_with_its_sums(pod:
     assert pod.gmsctl("get", out).returncode == 0 and contents(out) == contents(file)
     verified = pod.gmsctl("verify")
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.slow
+def test_weights_are_parked_and_brought_back_byte_for_byte_with_their_sums(pod: Pod, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "in.safetensors", dense_7b(16), 3, {"format": "pt"})
+    assert pod.gmsctl("put", file).returncode == 0
+    device = json.loads(pod.gmsctl("status", "--json").stdout)
+    parked = pod.gmsctl("park", "weights", "--json")
+    assert parked.returncode == 0, parked.stderr
+    said, status = json.loads(parked.stdout), json.loads(pod.gmsctl("status", "--json").stdout)
+    assert (said["bytes"], said["seen"], said["still"]) == (device["bytes"], False, []), "its processes say so"
+    assert (status["state"], status["bytes"], status["parked"]) == ("PARKED", 0, {"weights": device["bytes"]})
+    assert status["free"] == device["free"] + device["bytes"]
+    assert pod.gmsctl("unpark", "weights").returncode == 0
+    out = tmp_path / "out.safetensors"
+    assert pod.gmsctl("get", out).returncode == 0 and contents(out) == contents(file)
+    assert pod.gmsctl("verify").returncode == 0, "on a GPU they are first summed up when they are parked"

@@ -45,9 +45,13 @@ class Engine:
         self.bound = ""
         """The structure by which its views are laid out."""
         self.writes: tuple[int, ...] = ()
+        self.moves = False
+        """It writes a layout that it has kept, to park it or to bring it back."""
         self.made = 0
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at = -1.0
+        self.wish = m.Open("ro")
+        """The last one."""
         self.told = 0
         """Which layout there is, as far as it was told."""
 
@@ -90,8 +94,7 @@ class Engine:
         else:
             self.writes = rng.choice(SHAPES)
             wish = m.Open("rw_or_ro", timeout)
-        self.asked_at = world.kernel.now
-        self.client.feed(wish)
+        self._ask(wish)
 
     def again(self, most_s: float = 0.2) -> None:
         self.process.after(self.world.rng.random() * most_s + 0.005, self.want)
@@ -103,7 +106,7 @@ class Engine:
         if isinstance(effect, c.Got):
             self.asked_at = -1.0
             if effect.mode == "rw":
-                self.made = 0
+                self.made, self.moves = 0, bool(self.wish.moves)
                 process.after(rng.random() * 0.05, self._make)
             else:
                 if self.bound not in ("", effect.hash):
@@ -115,6 +118,10 @@ class Engine:
             process.after(rng.random() * 0.05, self._make)
         elif isinstance(effect, m.Changed):
             self.told = effect.generation
+        elif isinstance(effect, m.RegionDropped) or (isinstance(effect, m.Committed) and self.wish.parks):
+            self.asked_at = -1.0
+            world.parked += 1
+            process.after(rng.random() * 0.5, self._wake)
         elif isinstance(effect, m.Committed):
             world.grants, self.asked_at = world.grants + 1, -1.0
             self.told = effect.generation
@@ -124,7 +131,7 @@ class Engine:
             self._refused(effect)
         elif isinstance(effect, c.Lost):
             self.asked_at = -1.0
-            self.again()
+            process.after(rng.random() * 0.1, self._wake) if self.bound else self.again()
         elif isinstance(effect, c.Stale):
             world.told_stale(self, effect)
             if self.mapped:
@@ -142,7 +149,11 @@ class Engine:
             else:
                 process.after(0.001, self._give_up)
             return
-        if self.wakes or no.reason == "stale":
+        if no.reason == "parked":
+            process.after(rng.random() * 0.01, self._bring_back)
+        elif self.wish.parks:
+            process.after(rng.random() * 0.5, self._wake)
+        elif self.wakes or no.reason == "stale":
             process.after(0.001, process.exit)  # a wake that fails is fatal
         else:
             self.again()
@@ -167,10 +178,10 @@ class Engine:
         if self.world.rng.random() < 0.05:
             self.client.feed(c.Publish(document((*sizes, 1)), sizes))  # refused: those aren't its slabs
             return
-        slabs = self.client.kept[generation]
+        slabs, old = self.client.kept[generation], self.client.machine.kept
         self.asked_at = self.world.kernel.now
         self.world.layouts[generation] = [memory(self.process, slabs[number]) for number in range(len(sizes))]
-        self.client.feed(c.Publish(document(sizes), sizes))
+        self.client.feed(c.Publish(old.layout if self.moves and old is not None else document(sizes), sizes))
 
     def _read(self, generation: int) -> None:
         rng = self.world.rng
@@ -196,6 +207,11 @@ class Engine:
             return
         if self.world.calm and self.client.machine.doing is Doing.READING:
             return
+        if self.moves and self.client.machine.doing is Doing.WRITING:
+            self.asked_at = -1.0
+            self.client.feed(c.Sleep())
+            self.process.after(self.world.rng.random() * 0.1, self._bring_back)
+            return
         self._unmap()
         self.stale, self.bound, self.asked_at = False, "", -1.0
         self.client.feed(c.Release())
@@ -205,14 +221,44 @@ class Engine:
         if self.client.machine.doing is Doing.READING:
             self._unmap()
             self.client.feed(c.Sleep())
-            if self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
+            if self.world.rng.random() < 0.5 and not self.world.calm:
+                self.process.after(self.world.rng.random() * 0.5 + 0.001, self._park)
+            elif self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
                 self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
 
     def _wake(self) -> None:
         if self.client.machine.doing is Doing.NOTHING and not self.stale:
             self.wakes = True
-            self.asked_at = self.world.kernel.now
-            self.client.feed(m.Open("ro", WAKE_S, expect=self.bound))
+            self._ask(m.Open("ro", WAKE_S, expect=self.bound))
+
+    def _ask(self, wish: m.Open) -> None:
+        self.wish, self.asked_at = wish, self.world.kernel.now
+        self.client.feed(wish)
+
+    @property
+    def is_parked(self) -> bool:
+        kept = self.client.machine.kept
+        return kept is not None and kept.table
+
+    def _park(self) -> None:
+        kept = self.client.machine.kept
+        if kept is None or self.is_parked or self.client.machine.doing is not Doing.NOTHING or self.stale:
+            self._wake()
+            return
+        self.writes = (sum(kept.sizes),)
+        self._ask(m.Open("rw", self.world.rng.choice((0.0, 0.5)), replace=True, parks=kept.generation))
+
+    def _bring_back(self) -> None:
+        """Or, where another process has done that, what was wanted is wanted again."""
+        kept = self.client.machine.kept
+        if self.client.machine.doing is not Doing.NOTHING:
+            return
+        if kept is None or not kept.table:
+            self._wake() if self.bound else self.want()
+            return
+        self.writes = lay.decode(kept.layout).slabs
+        wish = m.Open("rw", WAKE_S, replace=True, bytes=sum(self.writes), unparks=kept.generation)
+        self._ask(wish)
 
     # -- how the world sees it -------------------------------------------------------------------------------------
 

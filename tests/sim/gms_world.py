@@ -44,6 +44,8 @@ from tests.sim.process import Process
 from tests.sim.schedule import FAULTS_END_S, Schedule
 
 CAPACITY = 100
+HOST_MEMORY = 90
+"""Not enough for two models at once."""
 WINDOW_S = 1.0
 MEMORY_WAIT_S = 0.5
 
@@ -96,6 +98,8 @@ class GmsWorld(Schedule[SimGms]):
         self._file: record.Record | None = None
         """What was read of the file last."""
         self.identities: dict[Allocation, str] = {}
+        self.parked = 0
+        """How often a layout was parked."""
         self.adoptions = 0
         """Contents of the pool that were handed on."""
         self._faults = GmsFaults(self)
@@ -112,6 +116,7 @@ class GmsWorld(Schedule[SimGms]):
             memory_wait_s=MEMORY_WAIT_S,
             history_size=10,
             batch=self.batch,
+            host_memory=HOST_MEMORY,
         )
 
     def identity(self, allocation: Allocation | None) -> str:

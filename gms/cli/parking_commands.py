@@ -1,0 +1,116 @@
+"""`gmsctl park` and `unpark`: a model's weights from its devices to host memory, and back (`parking.py`)."""
+
+import argparse
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from gms.cli.snapshot_commands import devices_with
+from gms.cli.transfer_commands import DONE, NOT_YET, complain, connected, says_whom, told, worst
+from gms.client import Parked
+from gms.rules import messages as m
+from sidecar.terminal.commands import Command
+from sidecar.terminal.formatting import size
+from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
+from sidecar.terminal.terminal import say
+
+PARK = """\
+On all devices that have the model. Nothing may read or write its weights: engines that are asleep keep the memory in
+the host in place of that of the device, and an engine that wakes, or starts, brings the weights back. They have their
+digests with them, for gmsctl verify. How much of the host's memory they may take says gms --host-memory. Answers when
+no process has the device's memory any more: on host memory the device itself says so; of a GPU, which can't be asked,
+the processes do. With --json an object for each device: device, key, bytes, seconds, seen, still.
+
+exit codes: 0 parked, or it was; 1 it can't be: too little host memory, say; 2 no server; 3 not in time: a process reads
+            or writes; or it is parked, and a process that is named has still to let go of the device's memory
+
+examples:
+  gmsctl park llama-3
+  gmsctl park weights --device host:0 --timeout-s 10
+"""
+
+UNPARK = """\
+On all devices that have the model. An engine that wakes does so by itself. Until one has, only the server has the
+weights: a crash of it would lose them. With --json an object for each device: device, key, bytes, seconds.
+
+exit codes: 0 in the device; 1 they can't be: the device is full, say; 2 no server; 3 not in time: a process writes
+
+example:
+  gmsctl unpark llama-3
+"""
+
+
+def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
+    for what, run, says, words, default in (
+        ("park", park, "Moves a model's weights to host memory.", PARK, 0.0),
+        ("unpark", unpark, "Brings parked weights back to the device.", UNPARK, 30.0),
+    ):
+        command = add(what, run, says, words)
+        command.add_argument("key", type=valued(name), metavar="KEY", help="as gmsctl status shows it")
+        command.add_argument(
+            "--timeout-s",
+            type=valued(seconds_or_zero),
+            default=default,
+            metavar="S",
+            help=f"how long to wait for those who read or write; default {default:g}",
+        )
+
+
+def park(options: argparse.Namespace) -> int:
+    return _on_all_devices(options, _park)
+
+
+def unpark(options: argparse.Namespace) -> int:
+    return _on_all_devices(options, _unpark)
+
+
+def _on_all_devices(options: argparse.Namespace, move: Callable[[argparse.Namespace, str], int]) -> int:
+    """At the same time: all that have the weights."""
+    options.region = options.key
+    with told() as outcome:
+        devices = devices_with(options)
+        with ThreadPoolExecutor(len(devices)) as ranks:
+            outcome.code = worst(list(ranks.map(partial(_told, options, move), devices)))
+    return outcome.code
+
+
+def _told(options: argparse.Namespace, move: Callable[[argparse.Namespace, str], int], device: str) -> int:
+    with told() as outcome, says_whom(options, device):
+        outcome.code = move(options, device)
+    return outcome.code
+
+
+def _park(options: argparse.Namespace, device: str) -> int:
+    began, gone = time.monotonic(), m.RegionDropped(key=options.key, bytes=0, seen=True)
+    with connected(options, device) as client, contextlib.suppress(Parked):
+        answer, unsaid = client.park(options.timeout_s), f"{device}: the server went away before it could say more"
+        still = m.RegionDropped(key=options.key, bytes=0, still=[unsaid])
+        gone = answer if isinstance(answer, m.RegionDropped) else still
+    free = f"; no process has its memory of the device, as {'that' if gone.seen else 'each'} says"
+    more = {"seen": gone.seen, "still": gone.still}
+    _say(options, device, "is parked", gone.bytes, began, "" if gone.still or not gone.bytes else free, **more)
+    for sentence in gone.still:
+        complain(sentence)
+    return NOT_YET if gone.still else DONE
+
+
+def _unpark(options: argparse.Namespace, device: str) -> int:
+    began = time.monotonic()
+    with connected(options, device, unparks=True) as client, client.read(options.timeout_s) as reader:
+        moved = sum(reader.sizes)
+    _say(options, device, "is in the device", moved, began)
+    return DONE
+
+
+def _say(
+    options: argparse.Namespace, device: str, what: str, moved: int, began: float, free: str = "", **more: object
+) -> None:
+    took_s = time.monotonic() - began
+    if options.json:
+        said = {"device": device, "key": options.key, "bytes": moved, "seconds": round(took_s, 3)}
+        say(json.dumps(said | more))
+    else:
+        say(f"{device}: {options.key} {what}{f': {size(moved)}, {took_s:.1f} s' if moved else ' already'}{free}")

@@ -1,0 +1,107 @@
+"""Weights between the device and host memory: a process parks the layout of a region, or brings it back.
+
+GMS maps nothing, and needs no context on a GPU: so the bytes are copied by a process that has both, as a writer that
+replaces the layout by itself (rule 12 of `machine.py`). An engine that wakes, or starts, brings back what is parked;
+`gmsctl park` parks. Whatever is killed in the middle was a writer that has not committed.
+
+The digests of the contents go with them. They are made when it is parked, and looked at by `gmsctl verify`: not at a
+wake, which they would make ten times as long.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+
+import msgspec
+
+from gms import layout as lay
+from gms.rules import client_events as c
+from gms.rules import messages as m
+from gms.rules.errors import Damaged, Parked
+from gms.shell import device_io
+from gms.shell.background import Checksum
+from gms.shell.slabs import Addresses, LayoutSlabs
+from gms.shell.weights_shell import WeightsShell
+from gms.shell.writer import Writer
+
+
+def park(shell: WeightsShell, timeout_s: float | None) -> m.Committed | m.RegionDropped:
+    """Returns what has become of the device's slabs; `Committed`: the server is gone, and can't say. Raises Parked if
+    that is done already, NotInTime while a process reads or writes, and NoRoom, Damaged and DeviceError.
+    """
+    granted = shell.want(m.Open("ro", timeout_s))
+    kept = granted.kept
+    assert kept is not None
+    shell.slept(granted.slabs)
+    granted = shell.want(m.Open("rw", timeout_s, replace=True, parks=kept.generation))
+    try:
+        shell.make(sum(kept.sizes))
+        _copy_out(shell, kept, granted.use.generation)
+        return shell.publish(kept.layout, (sum(kept.sizes),), None)
+    finally:
+        shell.slept(granted.slabs)
+
+
+def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
+    (descriptor,) = shell.store.descriptors(generation, 0, 1)
+    slabs, addresses = shell.store.use(kept.generation), Addresses(shell.memory)
+    try:
+        _map(addresses, slabs, kept.sizes)
+        device_io.make_pages(descriptor, sum(kept.sizes))
+        with device_io.host_memory(shell.memory, descriptor, sum(kept.sizes)) as whole:
+            parts = _parts(whole, kept.sizes)
+            for (address, _), part in zip(addresses.slabs, parts, strict=True):
+                device_io.copy_out(shell.memory, address, part)
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                sums = list(threads.map(_sum, parts))
+            for part in parts:
+                part.release()
+    finally:
+        addresses.free()
+        shell.store.put_back(slabs)
+    if kept.sums and sums != kept.sums:
+        raise Damaged(f"layout {kept.generation} is no longer what was committed, and isn't parked: gmsctl verify")
+    shell.tell(m.Checksums(kept.generation, sums))
+
+
+def bring_back(shell: WeightsShell, timeout_s: float | None) -> None:
+    """So that it can be read. Nothing happens if another process has done that, or does it."""
+    kept = shell.parked
+    if kept is None:
+        return
+    sizes, wish = lay.decode(kept.layout).slabs, m.Open("rw", timeout_s, replace=True, unparks=kept.generation)
+    try:
+        granted = shell.want(msgspec.structs.replace(wish, bytes=sum(sizes)))
+    except Parked:
+        return
+    writer = Writer(shell, granted.use, shell.memory, granted.slabs)
+    try:
+        for size in sizes:
+            writer.create(size)
+        (descriptor,) = shell.store.descriptors(kept.generation, 0, 1)
+        with device_io.host_memory(writer.maker, descriptor, sum(sizes)) as whole:
+            for slab, part in enumerate(_parts(whole, sizes)):
+                with part:
+                    device_io.copy_in(writer.maker, writer.address(slab), part)
+        writer.publish(kept.layout).leave()
+    finally:
+        writer.leave()
+
+
+def _map(addresses: Addresses, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:
+    for size in sizes:
+        addresses.reserve(size)
+    slabs.import_all(addresses.memory, sizes)
+    addresses.map(slabs, writable=False)
+
+
+def _parts(whole: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """Slab after slab."""
+    return [whole[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def _sum(part: memoryview) -> str:
+    total = Checksum()
+    total.add(part)
+    return total.text

@@ -1,0 +1,334 @@
+"""Parked weights with a real server, on host devices: what was parked comes back byte for byte, takes nothing of the
+device meanwhile, and whatever is killed on the way leaves the weights in one place or the other.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gms.client import Damaged, GmsClient, NoRoom, NotInTime, Parked, Reader
+from gms.rules import messages as m
+from gms.shell import device_io, parking
+from gms.shell.slabs import buffer
+from tests.gms.live import MIB, House, houses, plain_layout
+from tests.gms.test_transfer import gmsctl
+from tests.support.processes import ROOT
+from tests.support.waiting import until
+
+SIZES = (2 * MIB, 4 * MIB)
+BYTES = sum(SIZES)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    yield from houses()
+
+
+def load(house: House, seed: int = 1, engine: str = "engine-a") -> tuple[bytes, Reader]:
+    """Two slabs of chance, and who wrote them, who is asleep."""
+    data = random.Random(seed).randbytes(BYTES)
+    with house.client(engine).write(10) as writer:
+        for size, begin in zip(SIZES, (0, SIZES[0]), strict=True):
+            writer.memory(writer.create(size))[:] = data[begin : begin + size]
+        reader = writer.commit(plain_layout(tuple(writer.sizes)))
+    reader.sleep()
+    return data, reader
+
+
+def contents(reader: Reader) -> bytes:
+    return b"".join(reader.memory(slab) for slab in range(len(reader.sizes)))
+
+
+def parker(house: House) -> GmsClient:
+    client = house.client("parker", unparks=False)
+    client.connected(10)
+    return client
+
+
+def parks(house: House) -> m.RegionDropped:
+    """By a process of its own kind, as `gmsctl park` is."""
+    with parker(house) as client:
+        gone = client.park(0)
+        assert isinstance(gone, m.RegionDropped)
+        return gone
+
+
+def test_a_reader_that_is_asleep_finds_every_byte_again_at_the_same_addresses(house: House) -> None:
+    data, reader = load(house)
+    addresses, views = [reader.address(slab) for slab in range(2)], reader.hash
+    client = house.clients[0]
+    contents_of, changes = client.contents, reader.generation
+    assert parks(house) == m.RegionDropped(key="weights", bytes=BYTES, seen=True)
+    status = house.status()
+    assert (status.state, status.bytes, status.parked, house.used()) == ("PARKED", 0, {"weights": BYTES}, 0)
+    assert reader.fits and client.contents == contents_of
+    reader.wake(30)
+    assert contents(reader) == data and reader.hash == views and reader.generation > changes
+    assert [reader.address(slab) for slab in range(2)] == addresses and client.contents == contents_of
+    status = house.status()
+    assert (status.state, status.bytes, status.parked, house.used()) == ("RO", BYTES, {}, BYTES)
+    assert reader.sums and reader.sums == [parking._sum(reader.memory(slab)) for slab in range(2)]
+
+
+def test_a_second_reader_and_an_engine_that_starts_bring_them_back_too(house: House) -> None:
+    data, reader = load(house)
+    parks(house)
+    with house.client("engine-b").write_or_read(10) as other:
+        assert isinstance(other, Reader) and contents(other) == data
+        reader.wake(30)
+        assert contents(reader) == data
+    reader.sleep()
+    parks(house)
+    with house.client("engine-c", unparks=False) as client, pytest.raises(Parked, match="gmsctl unpark weights"):
+        client.read(10)
+
+
+def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house: House) -> None:
+    data, reader = load(house)
+    reader.wake(30)
+    with parker(house) as client:
+        with pytest.raises(NotInTime, match=r"engine-a \(pid \d+\) reads"):
+            client.park(0)
+        assert contents(reader) == data and house.status().state == "RO"
+        reader.sleep()
+        client.park(5)
+        with pytest.raises(Parked):
+            client.park(0)
+
+
+def test_host_memory_that_is_short_leaves_them_in_the_device(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.kill()
+    house.host_memory = BYTES - 1
+    house.start()
+    data, reader = load(house)
+    words = "6291455 are left of the 6291455 that parked weights may take"
+    with parker(house) as client, pytest.raises(NoRoom, match=words):
+        client.park(0)
+    reader.wake(30)
+    assert contents(reader) == data
+
+
+def test_a_device_that_is_full_leaves_them_parked(house: House) -> None:
+    data, reader = load(house)
+    parks(house)
+    memory = house.memory()
+    foreign = memory.create(memory.free())
+    with pytest.raises(NoRoom):
+        reader.wake(30)
+    assert house.status().state == "PARKED"
+    house.kill()
+    house.start()
+    until(lambda: house.status().state == "PARKED", "it has kept what it could not bring back")
+    memory.release(foreign)
+    reader.wake(30)
+    assert contents(reader) == data
+    memory.close()
+
+
+def test_contents_that_have_changed_are_not_parked(house: House) -> None:
+    _, reader = load(house)
+    parks(house)
+    reader.wake(30)
+    damage(house, reader)
+    reader.sleep()
+    with parker(house) as client, pytest.raises(Damaged):
+        client.park(0)
+    assert house.status().state == "COMMITTED" and not house.status().parked
+
+
+def damage(house: House, reader: Reader) -> None:
+    """A bit of the first slab."""
+    slabs = house.clients[0].store.use(reader.generation)
+    memory = house.clients[0].memory
+    address = memory.reserve(SIZES[0])
+    memory.map(address, slabs.handles[0], size=SIZES[0], writable=True)
+    buffer(address, SIZES[0])[77] ^= 1
+    memory.unmap(address, SIZES[0])
+    memory.free_address(address, SIZES[0])
+    house.clients[0].store.put_back(slabs)
+
+
+def test_parked_bytes_that_have_changed_are_found_by_verify(house: House) -> None:
+    _, reader = load(house)
+    parks(house)
+    client = house.clients[0]
+    assert client.parked is not None
+    (descriptor,) = client.store.descriptors(client.parked.generation, 0, 1)
+    os.pwrite(descriptor, bytes([os.pread(descriptor, 1, 99)[0] ^ 1]), 99)
+    reader.wake(30)
+    assert reader.sums[0] != parking._sum(reader.memory(0)) and reader.sums[1] == parking._sum(reader.memory(1))
+
+
+def test_nothing_piles_up(house: House) -> None:
+    _, reader = load(house)
+    server = house.servers["host:0"].pid
+
+    def descriptors() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{server}/fd"))
+
+    parks(house)
+    reader.wake(30)
+    before = descriptors()
+    for _ in range(5):
+        reader.sleep()
+        parks(house)
+        reader.wake(30)
+        until(
+            lambda: all(now <= then for now, then in zip(descriptors(), before, strict=True)),
+            "what was needed on the way is closed",
+        )
+    assert house.used() == BYTES and not house.status().pending_drops
+
+
+# -- what dies ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sleeper_hands_the_parked_memory_back_to_a_new_server(house: House) -> None:
+    data, reader = load(house)
+    parks(house)
+    generation = house.status().generation
+    house.kill()
+    house.start()
+    until(lambda: house.status().state == "PARKED", "it is handed back")
+    status = house.status()
+    assert (status.generation, status.parked) == (generation, {"weights": BYTES})
+    reader.wake(30)  # after the window, as any writer
+    assert contents(reader) == data and reader.sums
+
+
+def test_parked_weights_of_no_engine_are_lost_with_the_server_which_says_so(house: House) -> None:
+    house.kill()
+    house.window_s = 0.5
+    house.start()
+    load(house)
+    parks(house)
+    house.clients[0].close()
+    house.kill()
+    house.start()
+    until(lambda: house.status().alarms, "the window is over")
+    assert "was not handed back" in house.status().alarms[0]
+    data, _ = load(house, 2, "engine-b")
+    with house.client("engine-c").read(10) as other:
+        assert contents(other) == data
+
+
+def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them_where_they_were(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.kill()
+    house.window_s = 0.5
+    house.start()
+    data, reader = load(house)
+    copy_out, copy_in = device_io.copy_out, device_io.copy_in
+
+    def dies_before(copies: Callable[..., None]) -> Callable[..., None]:
+        def copy(*words: object) -> None:
+            if not dead:
+                dead.append(True)
+                house.kill()
+                house.start()
+            copies(*words)
+
+        dead: list[bool] = []
+        return copy
+
+    monkeypatch.setattr(device_io, "copy_out", dies_before(copy_out))
+    with parker(house) as client, pytest.raises(Exception, match="the server is gone"):
+        client.park(0)
+    until(lambda: house.status().state == "COMMITTED", "it is handed back")
+    monkeypatch.setattr(device_io, "copy_out", copy_out)
+    with parker(house) as client:
+        client.park(30)
+    monkeypatch.setattr(device_io, "copy_in", dies_before(copy_in))
+    with pytest.raises(Exception, match="the server is gone"):
+        reader.wake(30)
+    until(lambda: house.status().state == "PARKED", "it is handed back")
+    assert house.used() == 0
+    monkeypatch.setattr(device_io, "copy_in", copy_in)
+    reader.wake(30)
+    assert contents(reader) == data
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_at_any_step_leaves_them_in_one_place_or_the_other(house: House) -> None:
+    data, reader = load(house)
+    command = [sys.executable, "-m", "tests.gms.parks_and_dies", str(house.run_dir), "host:0"]
+    environment = {**os.environ, "FAILOVER_HOST_DEVICES": str(house.devices)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=-1, stdout=-1, text=True) as program:
+        assert program.stdin is not None and program.stdout is not None
+        seen = set()
+        while True:
+            program.stdin.write("on\n")
+            program.stdin.flush()
+            code = int(program.stdout.readline())
+            until(lambda: house.status().state in ("COMMITTED", "PARKED"), "what it did is over")
+            until(lambda: len(house.status().clients) == 1, "it is gone")
+            status = house.status()
+            where = (status.state, house.used(), status.parked.get("weights", 0))
+            assert where in (("COMMITTED", BYTES, 0), ("PARKED", 0, BYTES)), where
+            seen.add((status.state, code))
+            if code == 0:
+                break
+            if status.state == "PARKED":
+                reader.wake(20)
+                assert contents(reader) == data
+                reader.sleep()
+    assert {("COMMITTED", -signal.SIGKILL), ("PARKED", 0)} <= seen
+    reader.wake(30)
+    assert contents(reader) == data
+
+
+# -- gmsctl ------------------------------------------------------------------------------------------------------------
+
+
+def test_gmsctl_parks_and_brings_back_on_all_devices(house: House) -> None:
+    data, reader = load(house)
+    done = gmsctl(house, "park", "weights", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said.pop("seconds") >= 0
+    assert said == {"device": "host:0", "key": "weights", "bytes": BYTES, "seen": True, "still": []}
+    status = gmsctl(house, "status")
+    assert status.returncode == 3 and "weights are parked in host memory" in status.stdout
+    assert "parked      6 MiB in host memory, of the 256 MiB" in status.stdout, status.stdout
+    assert json.loads(gmsctl(house, "status", "--json").stdout)["parked"] == {"weights": BYTES}
+    again = gmsctl(house, "park", "weights")
+    assert again.returncode == 0 and "weights is parked already" in again.stdout
+    for words in (("verify",), ("save", "/nowhere")):
+        refused = gmsctl(house, *words)
+        assert refused.returncode == 1 and "gmsctl unpark weights brings it back" in refused.stderr
+    done = gmsctl(house, "unpark", "weights")
+    assert done.returncode == 0 and "weights is in the device: 6 MiB" in done.stdout, done.stderr
+    assert gmsctl(house, "verify").returncode == 0, "the sums came with them"
+    assert "is in the device" in gmsctl(house, "unpark", "weights").stdout
+    reader.wake(30)
+    assert contents(reader) == data
+    refused = gmsctl(house, "park", "weights")
+    assert refused.returncode == 3 and "engine-a (pid" in refused.stderr and "reads" in refused.stderr
+    refused = gmsctl(house, "park", "llama-3")
+    assert refused.returncode == 1 and "there are no weights of llama-3" in refused.stderr
+
+
+def test_a_process_that_is_stopped_keeps_the_devices_memory_and_is_named(house: House) -> None:
+    load(house)
+    house.clients[0].close()
+    sleeper = house.program("engine-b")
+    with house.client("engine-a").write(10) as writer:
+        writer.create(2 * MIB)
+        writer.commit(plain_layout(tuple(writer.sizes))).close()
+    sleeper.do("read", 10)
+    sleeper.do("sleep")
+    until(lambda: "asleep" in [client.doing for client in house.status().clients], "the server knows it")
+    sleeper.stop()
+    done = gmsctl(house, "park", "weights")
+    assert done.returncode == 3 and "is parked" in done.stdout
+    assert f"engine-b (pid {sleeper.pid})" in done.stderr and "was asked to drop it" in done.stderr
+    sleeper.process.send_signal(signal.SIGCONT)
+    until(lambda: house.used() == 0, "it lets go")
+    assert sleeper.do("wake", 20) and sleeper.do("byte", 0, 5) == 0
