@@ -32,7 +32,7 @@ def memory_left(*kinds: str) -> int | None:
     """Bytes of those kinds, as /proc/meminfo names them (`MemAvailable`). None: the kernel doesn't say."""
     try:
         figures = dict(_MEMINFO.findall(Path("/proc/meminfo").read_text(encoding="ascii")))
-    except OSError:
+    except FileNotFoundError:
         return None
     return sum(int(figures.get(kind, 0)) << 10 for kind in kinds) if "MemAvailable" in figures else None
 

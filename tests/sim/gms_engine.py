@@ -45,8 +45,8 @@ class Engine:
         self.bound = ""
         """The structure by which its views are laid out."""
         self.writes: tuple[int, ...] = ()
-        self.moves = False
-        """It writes a layout that it has kept, to park it or to bring it back."""
+        self.moves = self.parks = False
+        """It writes a layout that it has kept, to park it or to bring it back. It does nothing else until it has parked."""
         self.made = 0
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at = -1.0
@@ -63,6 +63,7 @@ class Engine:
         world, rng = self.world, self.world.rng
         process = self.process = world.kernel.spawn(f"{self.role}-{self.number}")
         self.mapped, self.reads, self.bound, self.writes, self.made = [], 0, "", (), 0
+        self.moves = self.parks = False
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at, self.told = -1.0, 0
         machine = SharedClient(f"{self.role}-{self.number}", process.pid, self.key, world.batch)
@@ -106,7 +107,7 @@ class Engine:
         if isinstance(effect, c.Got):
             self.asked_at = -1.0
             if effect.mode == "rw":
-                self.made, self.moves = 0, bool(self.wish.moves)
+                self.made, self.moves, self.parks = 0, bool(self.wish.moves), bool(self.wish.parks)
                 process.after(rng.random() * 0.05, self._make)
             else:
                 if self.bound not in ("", effect.hash):
@@ -118,8 +119,8 @@ class Engine:
             process.after(rng.random() * 0.05, self._make)
         elif isinstance(effect, m.Changed):
             self.told = effect.generation
-        elif isinstance(effect, m.RegionDropped) or (isinstance(effect, m.Committed) and self.wish.parks):
-            self.asked_at = -1.0
+        elif isinstance(effect, m.RegionDropped) or (isinstance(effect, m.Committed) and self.parks):
+            self.asked_at, self.parks = -1.0, False
             world.parked += 1
             process.after(rng.random() * 0.5, self._wake)
         elif isinstance(effect, m.Committed):
@@ -130,7 +131,7 @@ class Engine:
         elif isinstance(effect, c.No):
             self._refused(effect)
         elif isinstance(effect, c.Lost):
-            self.asked_at = -1.0
+            self.asked_at, self.parks = -1.0, False
             process.after(rng.random() * 0.1, self._wake) if self.bound else self.again()
         elif isinstance(effect, c.Stale):
             world.told_stale(self, effect)
@@ -208,7 +209,7 @@ class Engine:
         if self.world.calm and self.client.machine.doing is Doing.READING:
             return
         if self.moves and self.client.machine.doing is Doing.WRITING:
-            self.asked_at = -1.0
+            self.asked_at, self.parks = -1.0, False
             self.client.feed(c.Sleep())
             self.process.after(self.world.rng.random() * 0.1, self._bring_back)
             return
@@ -227,7 +228,7 @@ class Engine:
                 self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
 
     def _wake(self) -> None:
-        if self.client.machine.doing is Doing.NOTHING and not self.stale:
+        if self.client.machine.doing is Doing.NOTHING and not self.stale and not self.parks:
             self.wakes = True
             self._ask(m.Open("ro", WAKE_S, expect=self.bound))
 
