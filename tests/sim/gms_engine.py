@@ -46,7 +46,7 @@ class Engine:
         """The structure by which its views are laid out."""
         self.writes: tuple[int, ...] = ()
         self.moves = self.parks = False
-        """It writes a layout that it has kept, to park it or to bring it back. It does nothing else until it has parked."""
+        """It writes a layout that it has kept, to park it or to bring it back; until that is answered it only waits."""
         self.made = 0
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at = -1.0
