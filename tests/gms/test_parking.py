@@ -54,7 +54,7 @@ def parker(house: House) -> GmsClient:
 def parks(house: House) -> m.RegionDropped:
     """By a process of its own kind, as `gmsctl park` is."""
     with parker(house) as client:
-        gone = client.park(0)
+        gone = client.park(10)  # the server may not have heard yet that who slept sleeps
         assert isinstance(gone, m.RegionDropped)
         return gone
 
@@ -99,7 +99,7 @@ def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house
         reader.sleep()
         client.park(5)
         with pytest.raises(Parked):
-            client.park(0)
+            client.park(10)
 
 
 def test_host_memory_that_is_short_leaves_them_in_the_device(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_host_memory_that_is_short_leaves_them_in_the_device(house: House, monke
     data, reader = load(house)
     words = "6291455 are left of the 6291455 that parked weights may take"
     with parker(house) as client, pytest.raises(NoRoom, match=words):
-        client.park(0)
+        client.park(10)
     reader.wake(30)
     assert contents(reader) == data
 
@@ -138,7 +138,7 @@ def test_contents_that_have_changed_are_not_parked(house: House) -> None:
     damage(house, reader)
     reader.sleep()
     with parker(house) as client, pytest.raises(Damaged):
-        client.park(0)
+        client.park(10)
     assert house.status().state == "COMMITTED" and not house.status().parked
 
 
@@ -240,7 +240,7 @@ def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them
 
     monkeypatch.setattr(device_io, "copy_out", dies_before(copy_out))
     with parker(house) as client, pytest.raises(Exception, match="the server is gone"):
-        client.park(0)
+        client.park(10)
     until(lambda: house.status().state == "COMMITTED", "it is handed back")
     monkeypatch.setattr(device_io, "copy_out", copy_out)
     with parker(house) as client:
@@ -289,7 +289,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_them_in_one_place_or_the_ot
 
 def test_gmsctl_parks_and_brings_back_on_all_devices(house: House) -> None:
     data, reader = load(house)
-    done = gmsctl(house, "park", "weights", "--json")
+    done = gmsctl(house, "park", "weights", "--json", "--timeout-s", "10")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said.pop("seconds") >= 0
