@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gms.client import Damaged, GmsClient, NoRoom, NotInTime, Parked, Reader
+from gms.memory import DeviceError
 from gms.rules import messages as m
 from gms.shell import device_io, parking
+from gms.shell.server import _in_host_memory
 from gms.shell.slabs import buffer
+from sidecar.kernel import host_usage
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.gms.test_transfer import gmsctl
 from tests.support.processes import ROOT
@@ -102,7 +105,15 @@ def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house
             client.park(10)
 
 
-def test_host_memory_that_is_short_leaves_them_in_the_device(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_has_left_bounds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the kernel kills a process for it."""
+    monkeypatch.setattr(host_usage, "memory_left", lambda *kinds: 4095)
+    with pytest.raises(DeviceError, match="the machine itself has 4095 bytes of memory left"):
+        _in_host_memory(4096, filled=False)
+    os.close(_in_host_memory(4095, filled=False))
+
+
+def test_host_memory_that_is_short_leaves_them_in_the_device(house: House) -> None:
     house.kill()
     house.host_memory = BYTES - 1
     house.start()

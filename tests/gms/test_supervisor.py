@@ -23,6 +23,11 @@ def test_each_device_has_a_server_of_its_own(container: Container) -> None:
     assert (container.status("host:0").state, container.status("host:1").state) == ("EMPTY", "RO")
 
 
+def test_each_server_has_an_equal_share_of_the_hosts_memory_for_parked_weights(container: Container) -> None:
+    container.serves("--host-memory", "8MiB", devices=TWO)
+    assert [container.status(device).host_memory for device in ("host:0", "host:1")] == [4 << 20, 4 << 20]
+
+
 def test_every_server_says_that_it_is_ready(container: Container) -> None:
     gms = container.serves(devices=TWO)
     ready = [line for line in gms.err.said if " ready " in line]

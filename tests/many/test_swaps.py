@@ -93,6 +93,21 @@ VICTIMS: dict[str, Callable[[Host], None]] = {
 }
 
 
+STEPS = (State.AWAKE, State.DRAINING, State.ASLEEP, State.WAKING)
+
+
+async def asked_while_a_is(
+    host: Host, step: State, asked: list[Stream], like: list[Stream]
+) -> "asyncio.Task[list[Stream]]":
+    """Clients that are being answered while `a` is at that step."""
+    running = asyncio.create_task(all_of(host.port, asked))
+    while (await asyncio.to_thread(host.states)).get("a") is not step:
+        if running.done():
+            check(await running, like)
+            running = asyncio.create_task(all_of(host.port, asked))
+    return running
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_whatever_is_killed_in_a_swap_every_answer_is_whole(house: House, victim: str) -> None:
     slow = ("--tokens-per-s", "60")
@@ -102,12 +117,8 @@ def test_whatever_is_killed_in_a_swap_every_answer_is_whole(house: House, victim
     like = known(host, asked)
 
     async def story() -> None:
-        for step in (State.AWAKE, State.DRAINING, State.ASLEEP, State.WAKING):
-            running = asyncio.create_task(all_of(host.port, asked))
-            while (await asyncio.to_thread(host.states)).get("a") is not step:
-                if running.done():
-                    check(await running, like)
-                    running = asyncio.create_task(all_of(host.port, asked))
+        for step in STEPS:
+            running = await asked_while_a_is(host, step, asked, like)
             await asyncio.to_thread(VICTIMS[victim], host)
             check(await running, like)
             await asyncio.to_thread(
@@ -125,11 +136,8 @@ def at_each_step(host: Host, kill: Callable[[], None], again: Callable[[], None]
     like = known(host, asked)
 
     async def story() -> None:
-        for step in (State.AWAKE, State.DRAINING, State.ASLEEP, State.WAKING):
-            running = asyncio.create_task(all_of(host.port, asked))
-            while (await asyncio.to_thread(host.states)).get("a") is not step:
-                if running.done():
-                    running = asyncio.create_task(all_of(host.port, asked))
+        for step in STEPS:
+            running = await asked_while_a_is(host, step, asked, like)
             await asyncio.to_thread(kill)
             await running
             await asyncio.to_thread(again)
