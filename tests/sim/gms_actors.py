@@ -289,9 +289,9 @@ class SimClient(Shell[c.Event, c.Effect], Generic[C]):
 
     def _keep(self, effect: c.Keep) -> None:
         slabs = self.kept.setdefault(effect.generation, {})
-        for number, fd in enumerate(self.arriving, effect.first):
-            slabs[number] = fd
-        self.arriving = ()
+        if effect.first == len(slabs):
+            slabs.update(enumerate(self.arriving, effect.first))
+            self.arriving = ()  # what it has already comes again, and is closed
 
     def _connect(self) -> c.Event:
         try:
