@@ -24,7 +24,7 @@ from fleet.rules.leases import Mode, Row, Seen, Wish, leased, seen
 from gateway.rules.events import LeaseSeen, Note
 
 FOR_EVER_S = 1e9
-RETRY_S, LOOK_S = 2.0, 1.0
+RETRY_S, LOOK_S, DRAIN_LOOK_S = 2.0, 1.0, 0.05
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -89,7 +89,8 @@ class DoorLease:
             self._term = self._begin(now, self._term.asked)
             self._feed(t.Tick(), now)
         self._report(strangers, now, due=strangers > self._reported or now >= self._report_at)
-        self.deadline = min(self._term.deadline, now + LOOK_S)
+        drains = self._drain_until is not None and self._held
+        self.deadline = min(self._term.deadline, now + (DRAIN_LOOK_S if drains else LOOK_S))
         return self._out
 
     def look_now(self) -> None:

@@ -22,7 +22,6 @@ from gateway.shell.metrics import Counts, Value
 from gateway.shell.pair import Pair
 from sidecar.terminal.logs import Log
 
-DRAIN_LOOK_S = 0.05
 CLOSE_S = 2.0
 
 
@@ -111,8 +110,6 @@ class Lease:
         self._carry_out(self._machine.handle(event, clock(), self._strangers, self._in_flight(), self._strange()))
         self._tell()
         wait_s = max(0.0, self._machine.deadline - clock())
-        if not self._gate.open and self._in_flight():
-            wait_s = min(wait_s, DRAIN_LOOK_S)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(wait_s, self._feed, t.Tick())

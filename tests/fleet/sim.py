@@ -5,7 +5,8 @@
 
 Clients' clocks are off by up to eleven days, and up to a tenth too quick or too slow; so is the database's,
 which is set back now and then. Questions and answers come late, out of order, or not at all; a question that a client
-has given up may still be carried out. Clients are stopped, cut off and killed; the database stands still.
+has given up may still be carried out. Clients are stopped, cut off and killed; the database stands still, or says no.
+In one schedule of ten nothing errs.
 
 What must hold:
 
@@ -13,6 +14,7 @@ What must hold:
 - tokens grow; what was promised is never shortened; a renewal revives nothing; a wish stops new shared leases
 - each wish ends, by a grant or a refusal, within its bound; and when the faults are over every wish that waits for
   long enough is granted
+- where nothing errs a door gives way within its own bound, or within that of the wish
 """
 
 import argparse
@@ -46,7 +48,7 @@ class Database:
         self._sqlite = scripts.in_memory(self.clock) if sqlite else None
         if self._sqlite is not None:
             scripts.add_hosts(self._sqlite, [HOST])
-        self.away_until = 0.0
+        self.away_until = self.says_no_until = 0.0
         self.token = 0
         self.last = 0.0
         """The host's time, as it was said last."""
@@ -202,17 +204,40 @@ class Client:
         def carried_out() -> list[dict[str, Any]]:
             turn = ask.name == "ask" and world.random.random() < 0.2 and self.nothing_in_the_way(term)
             rows = world.database.call(ask.name, dict(ask.values))
+            if not world.errs and ask.name == "ask" and term.wish.mode is Mode.EXCLUSIVE and not term.answered:
+                world.wishes += 1
+                self.doors_give_way(term)
             if turn and rows[0]["lease"] is not None:
                 world.claim(
                     rows[0]["token"] is not None, f"nothing is in the way of {term.lease}, and it isn't granted"
                 )
             return rows
 
-        def came(rows: list[dict[str, Any]]) -> None:
+        def came(answer: list[dict[str, Any]] | bool) -> None:
             if self.term is term and not world.now < self.cut_off_until:
-                self.feed(t.Answered(ask.question, rows))
+                self.feed(world.event(ask, answer))
 
         world.transmit(self, carried_out, came)
+
+    def doors_give_way(self, term: t.Term) -> None:
+        world, number = self.world, self.world.wishes
+        others = [each.term for each in world.clients if each is not self and each.term is not None]
+        if any(other.phase is t.Phase.WAITS and other.wish.mode is Mode.EXCLUSIVE for other in others):
+            return
+        for door in world.doors:
+            if door.machine is not None and door.gate.open:
+                self.door_gives_way(door, door.machine._terms, term, number)
+
+    def door_gives_way(self, door: Door, its_term: int, term: t.Term, number: int) -> None:
+        def late() -> None:
+            assert door.machine is not None
+            same = self.term is term and term.phase is t.Phase.WAITS and self.world.wishes == number
+            holds = door.machine._terms == its_term and door.machine.holds(door.clock())
+            self.world.claim(not (same and holds), f"door {door.number} doesn't give way to {term.lease}")
+
+        assert door.machine is not None
+        drain_s = min(door.machine.bounds.drain_s, term.wish.drain_s)
+        self.world.at(self.world.now + (t.POLL_S + drain_s) / door.rate + 0.5, late)
 
     def nothing_in_the_way(self, term: t.Term) -> bool:
         """What a waiter that looks just now would think."""
@@ -245,6 +270,7 @@ class World:
     def __init__(self, seed: int, say: Callable[[str], None] | None = None, *, sqlite: bool = False) -> None:
         self.random, self._say = random.Random(seed), say
         self.now, self._number, self.grants, self.lost = 0.0, 0, 0, 0
+        self.errs, self.wishes = self.random.random() < 0.9, 0
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self.database = Database(self, sqlite=sqlite)
         self.truth, self.judged = Truth(self), [0, 0]
@@ -253,13 +279,13 @@ class World:
         self.doors = [Door(self, 100 + number) for number in range(self.random.choice((0, 0, 1, 2)))]
         for client in self.clients:
             self.at(self.random.uniform(0, 5), client.begin)
-        for _ in range(self.random.randint(0, 12)):
+        for _ in range(self.random.randint(0, 12) if self.errs else 0):
             self.at(self.random.uniform(0, FAULTS_END - 5), self.fault)
 
     def fault(self) -> None:
         parties: list[Client | Door] = [*self.clients, *self.doors]
         client, length_s = self.random.choice(parties), self.random.choice((0.5, 3.0, 10.0, 20.0))
-        kind = self.random.choice(("stall", "cut off", "die", "database", "clock"))
+        kind = self.random.choice(("stall", "cut off", "die", "database", "says no", "clock"))
         self.say("--", kind, client.number, length_s)
         if kind == "stall":
             client.stall(length_s)
@@ -269,15 +295,17 @@ class World:
             client.die()
         elif kind == "database":
             self.database.away_until = self.now + length_s
+        elif kind == "says no":
+            self.database.says_no_until = self.now + length_s
         else:
             self.database.offset -= length_s / 2
 
     def transmit(
         self, to: "Client | Door", carried_out: Callable[[], list[dict[str, Any]]],
-        came: Callable[[list[dict[str, Any]]], None],
+        came: Callable[[list[dict[str, Any]] | bool], None],
     ) -> None:  # fmt: skip
-        """A question, and its answer: late, or never."""
-        random, faults = self.random, self.now < FAULTS_END
+        """A question, and its answer: late, or never. Or no, and whether a person has to change something."""
+        random, faults = self.random, self.errs and self.now < FAULTS_END
 
         def delay() -> float:
             return (0.001, 0.001, 0.05, 0.3, 4.0)[int(random.random() * 5)] if faults else 0.01
@@ -286,14 +314,24 @@ class World:
             if self.now < self.database.away_until:
                 self.at(self.database.away_until + 0.001, arrives)
             elif self.now >= to.cut_off_until and not (faults and random.random() < 0.05):
-                rows = carried_out()
+                no = self.now < self.database.says_no_until
+                rows = random.random() < 0.5 if no else carried_out()
                 if not (faults and random.random() < 0.05):
                     self.at(self.now + delay(), lambda: came(rows))
 
         self.at(self.now + delay(), arrives)
 
+    @staticmethod
+    def event(ask: t.Ask, answer: list[dict[str, Any]] | bool) -> t.Answered | t.Failed:
+        if isinstance(answer, bool):
+            return t.Failed(ask.question, "no", answer)
+        return t.Answered(ask.question, answer)
+
     def quiet(self) -> bool:
         """Nothing errs any more, and what has erred is over."""
+        return self.late() or not self.errs
+
+    def late(self) -> bool:
         return self.now > FAULTS_END + 25
 
     def drift(self) -> float:

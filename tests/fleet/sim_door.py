@@ -6,6 +6,7 @@ What must hold beside what stands in `sim.py`:
 
 - a door's lease excludes every exclusive one that is relied on, in real time
 - a run that is called clean had no request of a door's with the engine in its time; and without faults each is clean
+- a door lets nothing in while another has the host alone and runs, as far as the door has heard of that lease
 - when all is over each door is open, and verified
 """
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 HOST = "h"
-DRAIN_LOOK_S = 0.05
 
 
 class Door:
@@ -56,6 +56,9 @@ class Door:
         self.waiting: list[int] = []
         self.asked: list[t.Ask] = []
         """The first one is under way."""
+        self.asked_at = 0.0
+        self.others: dict[int, float] = {}
+        """Token of each exclusive lease that it has heard of, and how long that lasts at least in real time."""
         self.pending: list[Callable[[], None]] = []
         self.feed(t.Tick())
 
@@ -73,8 +76,6 @@ class Door:
         if gate != self.gate:
             self.tell(gate)
         wait_s = max(0.0, self.machine.deadline - now)
-        if not gate.open and self.engine:
-            wait_s = min(wait_s, DRAIN_LOOK_S)
         self.armed += 1
         number, machine = self.armed, self.machine
 
@@ -111,10 +112,11 @@ class Door:
 
     def ask_next(self) -> None:
         ask, world = self.asked[0], self.world
+        self.asked_at = world.now
 
-        def came(rows: list[Row]) -> None:
+        def came(answer: list[Row] | bool) -> None:
             if world.now >= self.cut_off_until:
-                self.answer(t.Answered(ask.question, rows), ask)
+                self.answer(world.event(ask, answer), ask)
 
         world.transmit(self, lambda: world.database.call(ask.name, dict(ask.values)), came)
         if ask.name == "report":  # the shell's connection ends by itself when no packet comes back
@@ -129,15 +131,23 @@ class Door:
         if self.machine is not None and self.asked and self.asked[0] is ask:
             if self.stalled(lambda: self.answer(event, ask)):
                 return
+            if isinstance(event, t.Answered) and ask.name == "look" and event.rows[0]["mode"] == "exclusive":
+                self.hear_of(event.rows[0])
             self.asked.pop(0)
             if self.asked:
                 self.ask_next()
             self.feed(event)
 
+    def hear_of(self, row: Mapping[str, Any]) -> None:
+        if row["token"] is not None:
+            self.others[row["token"]] = self.asked_at + (row["expires_at"] - row["now"]) / 1.1
+
     # -- admission -------------------------------------------------------------------------------------------------
 
     def tell(self, gate: LeaseSeen) -> None:
         before, self.gate = self.gate, gate
+        if gate.open:
+            self.nobody_else_runs()
         if gate.until == -math.inf < before.until:
             for request in self.engine:
                 self.count(request)
@@ -148,6 +158,13 @@ class Door:
             for request in waiting:
                 self.admit(request)
         self.pause()
+
+    def nobody_else_runs(self) -> None:
+        now = self.world.now
+        for client in self.world.clients:
+            until = client.relied[1] if client.relied is not None and client.relied[2] else 0.0
+            known_until = self.others.get(client.term.token, 0.0) if client.term is not None else 0.0
+            self.world.claim(now >= min(until, known_until), f"door {self.number} is open, and {client.number} runs")
 
     def pause(self) -> None:
         if not self.gate.open and self.engine:
@@ -171,7 +188,7 @@ class Door:
 
     def arrive(self) -> None:
         world = self.world
-        if world.quiet() and self.requests:
+        if world.late() and self.requests:
             return
         world.at(world.now + world.random.uniform(0, 6), self.arrive)
         if self.machine is not None and world.now >= self.stalled_until:
@@ -288,6 +305,7 @@ class Run:
             self.world.at(self.world.now + 0.2, self.judge)
 
     def _look(self) -> Mapping[str, Row] | None:
-        if self.world.now < self.world.database.away_until:
+        database = self.world.database
+        if self.world.now < max(database.away_until, database.says_no_until):
             return None
         return {row["door"]: row for row in self.world.database.call("doors", {"host": HOST})}

@@ -7,6 +7,7 @@ import pytest
 
 from fleet.cli import clean
 from fleet.rules import term as t
+from gateway.rules import lease
 from tests.fleet import sim
 from tests.fleet.model import Host, Model
 
@@ -34,6 +35,16 @@ def test_a_database_without_a_rule_is_noticed(rule: str, monkeypatch: pytest.Mon
 def test_a_margin_that_is_too_small_is_noticed(what: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t, what, value)
     assert _noticed()
+
+
+def test_a_door_that_opens_while_it_knows_of_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease.DoorLease, "other", lambda door, now: None)
+    assert "is open, and" in _noticed()
+
+
+def test_a_door_that_looks_too_late_whether_it_has_drained_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "DRAIN_LOOK_S", lease.LOOK_S)
+    assert "doesn't give way" in _noticed()
 
 
 def test_a_run_that_waits_for_no_door_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
