@@ -172,24 +172,24 @@ class DoorLease:
                     self._look_sent_at = now
                 self._out.append(effect)
         if isinstance(event, t.Answered) and self._term.phase is t.Phase.WAITS and self._term.answered:
-            self._verify(f"waits: {leased(self.bounds.host, self.other(now) or self.intent)}")
+            self._verify(f"waits: {leased(self.bounds.host, self.intent)}")
 
     def _ended(self, ended: t.Ended, now: float) -> None:
         self._next_at = now + RETRY_S if ended.end is t.End.REFUSED else now
         if ended.end is t.End.LOST:
-            self._go_unverified(ended.why)
+            self._go_unverified(ended.why, now)
             self._feed(t.GiveBack(), now)
-        elif ended.end is t.End.REFUSED and self.other(now) is None:
-            self._go_unverified(ended.why)
+        elif ended.end is t.End.REFUSED:
+            self._go_unverified(ended.why, now)
 
     def _mind_silence(self, now: float) -> None:
         """The database is away, and this door has no lease: rule 3."""
         waits = self._term.phase is t.Phase.WAITS and not self.unverified
-        if waits and self.away and now >= self._answered_at + self.bounds.ttl_s / 3 and self.other(now) is None:
-            self._go_unverified(self.away)
+        if waits and self.away and now >= self._answered_at + self.bounds.ttl_s / 3:
+            self._go_unverified(self.away, now)
 
-    def _go_unverified(self, why: str) -> None:
-        if not self.unverified:
+    def _go_unverified(self, why: str, now: float) -> None:
+        if not self.unverified and self.other(now) is None:
             self.unverified = True
             self._say("lease_unverified", why, alarm=True)
 
@@ -206,6 +206,7 @@ class DoorLease:
         assert self.seen is not None
         before, self._other, knows = self._other, self.seen.exclusive, self.seen.newest
         if self._other is not None:
+            self._verify(f"waits: {leased(self.bounds.host, self._other)}")
             if before is None or before.token != self._other.token:
                 self._say("lease_of_another", leased(self.bounds.host, self._other), token=self._other.token or 0)
             self._other_until = now + self._other.expires_at - self.seen.now

@@ -414,6 +414,18 @@ def test_a_door_that_waits_its_turn_goes_on_unverified_a_third_of_a_term_after_t
     assert door.said[-1].detail["why"].startswith("waits: host h is leased by bench for b until")
 
 
+def test_a_late_answer_that_another_has_the_host_shuts_a_door_whose_lease_is_lost() -> None:
+    """Found by the simulator, seed 32738: it was open until it had given the lost lease back and asked anew."""
+    door = Door()
+    door.now = door.it.deadline
+    (look,) = (effect for effect in door.it.handle(t.Tick(), door.now, 0, 0) if isinstance(effect, t.Ask))
+    door.now += 100.0  # this machine was stopped
+    assert door.other()["token"] is not None
+    heard = t.Answered(look.question, door.call(look.name, **look.values))
+    door.it.handle(heard, door.now, 0, 0)
+    assert not door.gate.open and door.gate.token == 2
+
+
 def test_an_answer_to_an_earlier_lease_says_nothing_of_this_one() -> None:
     door = Door(answers=False)
     door.now += 3.0
