@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # Each of thousands of programs that the tests start would compile all that it loads: a fifth of the processor's time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test slow chaos test-all night soak test-chart test-llama venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
+.PHONY: help demo docs test rest test-all night soak test-chart test-llama venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants newcomer lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -33,21 +33,15 @@ demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-a
 		$(if $(ENGINE),--engine $(ENGINE)) $(if $(KEEP),--keep) $(ARGS)
 
 # Tests mostly wait, for processes and for conditions: three at a time, on two processors. What takes long and finds
-# little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.
-promises := tests/chaos/test_shell_rules.py tests/chaos/test_evidence.py tests/chaos/test_switchover.py
-
+# little a second is marked `slow`, what waits for real deadlines `chaos`.
 test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(pytest) -n 3 -m "not slow and not chaos and not root" tests
-	$(pytest) -n 3 -m "not root" $(promises)
 	$(python) -m tests.sim --seeds 500
 
-slow: $(venv) ## what takes long and finds little a second
-	$(pytest) -n 3 --dist loadgroup -m "slow and not chaos and not root" tests
+rest: $(venv) ## what takes long and finds little a second: `slow` and `chaos`; ONLY=slow, say, chooses
+	$(pytest) -n 3 --dist loadgroup -m "($(if $(ONLY),$(ONLY),slow or chaos)) and not root" tests
 
-chaos: $(venv) ## the chaos tests that `make test` leaves out
-	$(pytest) -n 3 --dist loadgroup -m "chaos and not root" $(promises:%=--ignore=%) tests
-
-test-all: test slow chaos ## all tests that need no root
+test-all: test rest ## all tests that need no root
 
 # What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/inside.
 night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/inside/night.md

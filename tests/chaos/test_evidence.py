@@ -8,8 +8,6 @@ import pytest
 from lockserver.shell.rundir import HOLDER, LIFE
 from tests.chaos.house import LONG_WINDOW, House
 
-pytestmark = pytest.mark.chaos
-
 
 @pytest.mark.parametrize("worker_too", [True, False])
 def test_what_died_without_a_server_is_proven_gone_without_help_and_what_outlived_it_is_killed(

@@ -7,8 +7,6 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
-
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import LIFE
 from sidecar.kernel import peers
@@ -16,8 +14,6 @@ from sidecar.kernel.lifelock import LifeLock
 from tests.chaos.house import Caller, House
 from tests.support.processes import Process
 from tests.support.waiting import readable, until
-
-pytestmark = pytest.mark.chaos
 
 
 def not_closed_on_exec(process: Process) -> list[str]:

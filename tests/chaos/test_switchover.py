@@ -6,8 +6,6 @@ from lockserver.rules import messages as m
 from tests.chaos.house import Engine, House, Observer, Server
 from tests.support.status import holder_of
 
-pytestmark = pytest.mark.chaos
-
 
 def pair(house: House) -> tuple[Server, Engine, Engine, int]:
     server = house.server("--prepare-timeout-s", "0.3")

@@ -1,4 +1,4 @@
-"""Schedules of the controller's machine: a few with each run, more of them where time is (`make slow`)."""
+"""Schedules of the controller's machine: a few with each run, more of them where time is (`make rest`)."""
 
 import pytest
 
