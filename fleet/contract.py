@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.rules.leases import Row, seen
+from fleet.rules.leases import LeaseRow, seen
 from fleet.shell.store import Store, StoreError, database, open_store
 from sidecar.terminal.exit_codes import EX_REFUSED
 from sidecar.terminal.settings import Parser, seconds, valued
@@ -123,24 +123,24 @@ class Contract:
         except subprocess.TimeoutExpired:
             raise Broken(f"it doesn't end within {self._patience_s:g} s after SIGTERM") from None
 
-    def _all(self) -> list[Row]:
+    def _all(self) -> list[LeaseRow]:
         found = seen(self.store.call("look", host=self.host))
         return list(found.rows) if found is not None else []
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[LeaseRow]:
         return [row for row in self._all() if row.token is not None]
 
-    def _held(self, what: str) -> Row:
+    def _held(self, what: str) -> LeaseRow:
         row = self._until(lambda: next(iter(self._rows()), None), what)
         if not row.exclusive:
             raise Broken("its lease is a shared one")
         return row
 
-    def _renewal(self, before: Row) -> Row:
+    def _renewal(self, before: LeaseRow) -> LeaseRow:
         newer = lambda: next((row for row in self._rows() if row.renewed_at > before.renewed_at), None)  # noqa: E731
         return self._until(newer, "it renews its lease")
 
-    def _until(self, look: Callable[[], Row | None], what: str) -> Row:
+    def _until(self, look: Callable[[], LeaseRow | None], what: str) -> LeaseRow:
         end = time.monotonic() + self._patience_s
         while (found := look()) is None:
             if time.monotonic() >= end:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.rules.leases import Row, Seen, utc, whose
+from fleet.rules.leases import LeaseRow, Seen, utc, whose
 from fleet.rules.statements import SHOWN
 from sidecar.terminal import table
 from sidecar.terminal.formatting import PLAIN, Paint, Tone, length
@@ -25,7 +25,7 @@ def lines(hosts: Mapping[str, Seen], paint: Paint = PLAIN) -> list[str]:
     return table.lines(rows) if rows else ["there are no hosts yet: fleetctl init --host NAME adds one"]
 
 
-def _since(row: Row, now: float) -> str:
+def _since(row: LeaseRow, now: float) -> str:
     if row.token is None or row.granted_at is None:
         urgent = f", priority {row.priority}" if row.priority else ""
         return f"asked {length(now - row.asked_at)} ago{urgent}"

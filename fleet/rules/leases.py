@@ -37,7 +37,7 @@ class Wish(msgspec.Struct, frozen=True):
     """How long those that share the host may take to finish what they have begun."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class LeaseRow(msgspec.Struct, frozen=True):
     """A lease that is held or waited for."""
 
     id: int
@@ -65,15 +65,15 @@ class Seen(msgspec.Struct, frozen=True):
     now: float
     newest: int
     """The last token that was given."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[LeaseRow, ...] = ()
 
     @property
-    def exclusive(self) -> Row | None:
+    def exclusive(self) -> LeaseRow | None:
         """The exclusive lease that is held."""
         return next((row for row in self.rows if row.exclusive and row.token is not None), None)
 
     @property
-    def intent(self) -> Row | None:
+    def intent(self) -> LeaseRow | None:
         """The oldest wish for one."""
         waiting = (row for row in self.rows if row.exclusive and row.token is None)
         return min(waiting, key=lambda row: row.id, default=None)
@@ -99,11 +99,11 @@ def seen(rows: Sequence[Mapping[str, Any]]) -> Seen | None:
     """What `look` answered. None: there is no such host."""
     if not rows:
         return None
-    leases = tuple(msgspec.convert(row, Row, strict=False) for row in rows if row["lease"] is not None)
+    leases = tuple(msgspec.convert(row, LeaseRow, strict=False) for row in rows if row["lease"] is not None)
     return Seen(max(row["now"] for row in rows), rows[0]["newest"], leases)
 
 
-def in_the_way(rows: Sequence[Row], lease: str) -> list[Row]:
+def in_the_way(rows: Sequence[LeaseRow], lease: str) -> list[LeaseRow]:
     """What this waiter waits for: what is held, and then those that come before it, in their order."""
     me = next((row for row in rows if row.lease == lease), None)
     if me is None:
@@ -112,7 +112,7 @@ def in_the_way(rows: Sequence[Row], lease: str) -> list[Row]:
     others = [row for row in rows if row is not me and (row.exclusive or me.exclusive)]
     sharers = [row.id for row in rows if not row.exclusive]
 
-    def place(row: Row) -> tuple[int, int, int]:
+    def place(row: LeaseRow) -> tuple[int, int, int]:
         """Rule 1: how many shared ones have asked before it comes before its priority."""
         return sum(id < row.id for id in sharers), -row.priority, row.id
 
@@ -123,7 +123,7 @@ def in_the_way(rows: Sequence[Row], lease: str) -> list[Row]:
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
-def whose(row: Row) -> str:
+def whose(row: LeaseRow) -> str:
     return row.holder + (f" for {row.purpose}" if row.purpose else "")
 
 
@@ -131,7 +131,7 @@ def utc(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def leased(host: str, row: Row | None) -> str:
+def leased(host: str, row: LeaseRow | None) -> str:
     """Why a door lets a request wait."""
     if row is None:
         return f"host {host} is wanted by another program alone"
@@ -140,7 +140,7 @@ def leased(host: str, row: Row | None) -> str:
     return f"host {host} is leased by {whose(row)} until {utc(row.expires_at)}, unless that is renewed"
 
 
-def waits_for(rows: Sequence[Row]) -> str:
+def waits_for(rows: Sequence[LeaseRow]) -> str:
     """The same for a waiter, in one line."""
     if not rows:
         return "nothing is in its way any more"

@@ -20,7 +20,7 @@ import math
 import msgspec
 
 from fleet.rules import term as t
-from fleet.rules.leases import Mode, Row, Seen, Wish, leased, seen
+from fleet.rules.leases import LeaseRow, Mode, Seen, Wish, leased, seen
 from gateway.rules.events import LeaseSeen, Note
 
 FOR_EVER_S = 1e9
@@ -58,7 +58,7 @@ class DoorLease:
         self._term = self._begin(now, 0)
         self._answered_at = now
         self._look_sent_at = self._looked_at = self._other_until = -math.inf
-        self._other: Row | None = None
+        self._other: LeaseRow | None = None
         """The lease that had the host alone at the last look, and how long it has it at least."""
         self._next_at = self._report_at = self._report_not_before = now
         self._reporting = self._closing = False
@@ -129,12 +129,12 @@ class DoorLease:
             looked_at=self._looked_at,
         )
 
-    def other(self, now: float) -> Row | None:
+    def other(self, now: float) -> LeaseRow | None:
         """The lease of another that has the host alone, as far as is known."""
         return self._other if now < self._other_until else None
 
     @property
-    def intent(self) -> Row | None:
+    def intent(self) -> LeaseRow | None:
         return self.seen.intent if self.seen is not None else None
 
     def holds(self, now: float) -> bool:

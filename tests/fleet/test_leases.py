@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from fleet.rules.leases import Mode, Row, Wish, check, in_the_way, no_such_host, seen, waits_for
+from fleet.rules.leases import LeaseRow, Mode, Wish, check, in_the_way, no_such_host, seen, waits_for
 from fleet.rules.schedule import calendar, cron_job, systemd
 from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import BadValue
 
 
-def row(lease: str, id: int, mode: str = "exclusive", token: int | None = None, priority: int = 0) -> Row:
-    return Row(id, lease, mode, priority, lease, "", token, 0.0, None, 0.0, 60.0, 60.0, 0.0)
+def row(lease: str, id: int, mode: str = "exclusive", token: int | None = None, priority: int = 0) -> LeaseRow:
+    return LeaseRow(id, lease, mode, priority, lease, "", token, 0.0, None, 0.0, 60.0, 60.0, 0.0)
 
 
-def leases(rows: list[Row], of: str) -> list[str]:
+def leases(rows: list[LeaseRow], of: str) -> list[str]:
     return [each.lease for each in in_the_way(rows, of)]
 
 

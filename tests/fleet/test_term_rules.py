@@ -7,7 +7,7 @@ import pytest
 
 from fleet.cli import status_text
 from fleet.rules import term as t
-from fleet.rules.leases import Mode, Row, Seen, Wish, check
+from fleet.rules.leases import LeaseRow, Mode, Seen, Wish, check
 from fleet.rules.statements import SHOWN
 from sidecar.terminal.names import BadValue
 
@@ -203,7 +203,7 @@ def test_a_sharer_behind_more_than_are_shown_waits_for_exclusive_ones_alone() ->
 
 def test_a_status_that_may_not_be_all_says_so() -> None:
     def shown(count: int) -> list[str]:
-        row = Row(1, "l", "shared", 0, "me", "", 1, 0.0, 0.0, 0.0, 60.0, 60.0, 0.0)
+        row = LeaseRow(1, "l", "shared", 0, "me", "", 1, 0.0, 0.0, 0.0, 60.0, 60.0, 0.0)
         return status_text.lines({"box": Seen(5.0, 1, (row,) * count)})
 
     assert len(shown(SHOWN - 1)) == SHOWN - 1
