@@ -443,6 +443,13 @@ def test_what_it_still_has_though_it_was_given_back_is_its_own_again_and_no_othe
     assert b.has == 30 and world.device().leased == 30
 
 
+def test_a_lease_that_is_all_returning_says_nothing_of_bytes_that_it_has(world: World) -> None:
+    a = world.holder("a", 80, name="chat")
+    a.resize(a.lease, 0)
+    (row,) = (line for line in status_lines(world.status, datetime.now(UTC)) if "chat" in line)
+    assert "  80 bytes of gpu returning" in row and ", and" not in row
+
+
 def test_of_what_it_still_has_it_gets_no_more_than_it_asks_for_and_what_is_more_it_awaits(world: World) -> None:
     a, b = world.holder("a", 80, name="chat"), world.holder("b", 20)
     a.resize(a.lease, 0)

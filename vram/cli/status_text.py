@@ -45,10 +45,11 @@ def _leases(status: m.Status, now: datetime) -> list[str]:
     rows = [("lease", "holder", "bytes", "priority", "state", "granted")]
     for lease in status.leases:
         holder = f"{lease.holder} (process {lease.pid})" if lease.holder else "none; kept for an heir"
-        back = f", and {bytes_in_words(lease.returning)} returning" if lease.returning else ""
+        back = f"{bytes_in_words(lease.returning)} returning" if lease.returning else ""
+        has = ", and ".join(filter(None, (bytes_in_words(lease.bytes), back)))
         state = lease.state if lease.evictable else f"{lease.state}, not evictable"
         granted = ago(lease.granted_at, now) if lease.granted_at else "before this server"
-        rows.append((lease.name, holder, bytes_in_words(lease.bytes) + back, str(lease.priority), state, granted))
+        rows.append((lease.name, holder, has, str(lease.priority), state, granted))
     return [*table.lines(rows), *_cut(status.leases_total - len(status.leases))]
 
 
