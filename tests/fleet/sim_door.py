@@ -5,7 +5,8 @@ was clean (`clean.py`), which is held against that.
 What must hold beside what stands in `sim.py`:
 
 - a door's lease excludes every exclusive one that is relied on, in real time
-- a run that is called clean had no request of a door's with the engine in its time; and without faults each is clean
+- a run that is called clean had no request of a door's with the engine in its time; and where nothing errs each is
+  clean. Some time after the last fault one is tainted only by a door that really had a request there
 - a door lets nothing in while another has the host alone and runs, as far as the door has heard of that lease
 - when all is over each door is open, and verified
 """
@@ -299,7 +300,8 @@ class Run:
                 self.world.judged[bool(why) or not self._seen] += 1
                 dirty = self.strangers & self.world.database.doors  # one that has never reached it isn't known
                 self.world.claim(bool(why) or not self._seen or not dirty, "a run is called clean, and wasn't")
-                self.world.claim(self.faults or not why, f"a run is called tainted without a fault: {why}")
+                may = self.faults or (self.world.errs and self.strangers)
+                self.world.claim(bool(may) or not why, f"a run is called tainted without a fault: {why}")
                 return
         if self.world.now < self._end:
             self.world.at(self.world.now + 0.2, self.judge)
