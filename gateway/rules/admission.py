@@ -354,6 +354,9 @@ class Admission:
     def _pause(self, step: due.Step) -> None:
         untokened = self.state.untokened
         self._note("paused", requests=len(untokened))
+        if self._now >= self.state.gate.until:
+            for request in untokened:  # it may have been there since before that was known
+                self._count_stranger(request)
         self.state.returning.update(untokened)
         self._out += [e.TakeAway(request, leased=True) for request in untokened]
 

@@ -168,7 +168,7 @@ class LeaseSeen(Event, frozen=True):
     open: bool = True
     """Those without a token are admitted."""
     until: float = math.inf
-    """So long the door's own lease is relied on; in the past: nothing is verified."""
+    """So long the door's own lease covers what is with an engine; in the past: nothing does."""
     token: int = 0
     """Those that carry it are admitted: another has the host alone."""
     newest: int = 0

@@ -114,12 +114,14 @@ class DoorLease:
         if self.unverified:
             return LeaseSeen(True, -math.inf, newest=newest, looked_at=self._looked_at)
         other = self.other(now)
-        pause_at = -math.inf
+        until = pause_at = -math.inf
         if self._drain_until is not None:
+            until = self._term.until
             # Its own lease may be over first: while another waits, it is renewed no further than that drains.
             pause_at = min(self._drain_until, self._term.until - self.bounds.ttl_s / 30)
         return LeaseSeen(
             open=False,
+            until=until,
             token=(other.token or 0) if other is not None else 0,
             newest=newest,
             why=leased(self.bounds.host, other or self.intent),

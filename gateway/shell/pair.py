@@ -245,7 +245,8 @@ class Pair(Turns):
 
     def _marked(self, headers: Headers) -> Headers:
         """As one that no lease covers, if that is so."""
-        if self.now >= self.machine.admission.state.gate.until:
+        gate = self.machine.admission.state.gate
+        if gate.open and self.now >= gate.until:
             headers.append(UNVERIFIED)
         return headers
 

@@ -170,6 +170,8 @@ class Door:
     def pause(self) -> None:
         if not self.gate.open and self.engine:
             if self.clock() >= self.gate.pause_at:
+                for request in self.engine if self.clock() >= self.gate.until else ():
+                    self.count(request)
                 self.waiting += self.engine
                 for request in self.engine:
                     self.world.truth.left(self, request)

@@ -23,7 +23,8 @@ from tests.gateway.test_door_rules import BODY, COMPLETION, answered, leases, st
 from tests.gateway.world import SimClient, World
 
 HELD = e.LeaseSeen(until=1e9, newest=3)
-LEASED = e.LeaseSeen(open=False, token=7, newest=7, why="host h is leased", retry_after_s=9, pause_at=-math.inf)
+LEASED = e.LeaseSeen(False, -math.inf, 7, 7, "host h is leased", retry_after_s=9, pause_at=-math.inf)
+DRAINS = msgspec.structs.replace(LEASED, token=0, newest=3, until=1e9)
 
 
 def strangers(it: World) -> int:
@@ -98,7 +99,7 @@ def test_a_wish_lets_what_is_there_finish_and_then_pauses_it_and_nothing_is_cut(
     it.feed(HELD)
     quick, slow = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, BODY)
     step(it, slow, 3)
-    it.feed(msgspec.structs.replace(LEASED, token=0, newest=3, pause_at=it.now + 5.0))
+    it.feed(msgspec.structs.replace(DRAINS, pause_at=it.now + 5.0))
     late = it.arrive(COMPLETION, BODY)
     while not quick.ended:
         step(it, quick)
@@ -140,6 +141,27 @@ def test_what_no_lease_covers_is_a_stranger_and_marked() -> None:
     it.arrive(COMPLETION, BODY)
     it.run()
     assert strangers(it) == 2, "each once"
+
+
+def test_what_is_with_an_engine_when_a_door_hears_that_another_has_the_host_is_a_stranger() -> None:
+    """Found by the simulator, seed 720323: it was taken away uncounted, and the other's time called clean."""
+    it = world()
+    it.feed(HELD)
+    step(it, it.arrive(COMPLETION, BODY), 2)
+    own = it.arrive(COMPLETION, BODY, lease=7)
+    it.feed(LEASED)
+    it.run()
+    assert answered(own) and strangers(it) == 1
+
+
+def test_a_door_that_is_stopped_while_it_drains_counts_what_it_takes_away_too_late() -> None:
+    it = world()
+    it.feed(HELD)
+    step(it, it.arrive(COMPLETION, BODY), 2)
+    it.feed(msgspec.structs.replace(DRAINS, until=it.now + 6.0, pause_at=it.now + 5.0))
+    it.now += 100.0
+    it.wait(0.0)
+    assert it.notes[-1].event == "paused" and strangers(it) == 1
 
 
 def test_a_stranger_that_a_lease_has_covered_since_counts_anew_when_it_is_uncovered() -> None:
@@ -259,6 +281,7 @@ def test_a_wish_is_seen_within_a_second_drains_and_then_has_the_host() -> None:
     assert door.other()["token"] is None
     door.after(1.0)
     assert not door.gate.open and door.gate.pause_at == pytest.approx(door.now + 10.0, abs=0.1)
+    assert door.now < door.gate.until < door.now + 60.0, "its lease covers what drains"
     assert "is wanted by bench for b alone" in door.gate.why and door.gate.token == 0
     door.after(9.0)
     assert door.other()["token"] is None
@@ -423,7 +446,7 @@ def test_a_late_answer_that_another_has_the_host_shuts_a_door_whose_lease_is_los
     assert door.other()["token"] is not None
     heard = t.Answered(look.question, door.call(look.name, **look.values))
     door.it.handle(heard, door.now, 0, 0)
-    assert not door.gate.open and door.gate.token == 2
+    assert not door.gate.open and door.gate.token == 2 and door.gate.until == -math.inf
 
 
 def test_an_answer_to_an_earlier_lease_says_nothing_of_this_one() -> None:
