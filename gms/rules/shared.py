@@ -175,6 +175,8 @@ class SharedRegion(Region):
     def _on_open(self, client: Client, message: m.Open) -> m.Problem | None:
         if not self.is_idle(client):
             return m.Problem(why=f"Open: this process is {self.doing(client).value} already; Withdraw first")
+        if message.parks and message.unparks:
+            return m.Problem(why="Open: a layout is parked, or it is brought back, and not both")
         committed = self.weights.committed
         if committed is not None and message.have == committed.generation:
             self.device.holders.got(client.conn, message.have)

@@ -389,6 +389,15 @@ def test_a_process_that_has_none_of_it_is_not_given_the_parked_memory() -> None:
     assert not house.heard(3, m.Parked) and house.doing(3) is Doing.WATCHING
 
 
+def test_a_wish_to_park_what_is_parked_and_bring_it_back_costs_its_sender_the_connection_and_no_other_anything() -> None:
+    house = parked_house()
+    parked = house.weights.there[0]
+    problem = house.says(2, m.Open(mode="rw", parks=parked, unparks=parked))
+    assert isinstance(problem, m.Problem) and "not both" in problem.why
+    assert not house.status.alarms and house.state == "PARKED"
+    brings_back(house, 1)
+
+
 def test_what_is_parked_leaves_the_whole_device_to_what_replaces_it() -> None:
     house = parked_house()
     opened(house.says(1, m.Open(mode="rw", replace=True, bytes=1000)))
