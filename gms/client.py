@@ -111,7 +111,7 @@ class GmsClient(WeightsShell):
     def park(self, timeout_s: float | None = None) -> m.Committed | m.RegionDropped:
         """Moves the weights to host memory, and gives back what they took of the device. Waits until no process reads
         or writes. Engines that are asleep, or start, bring them back when they need them. Raises Parked if they are
-        there already, NoRoom if they may not be, and Damaged.
+        there already, StaleLayout if others have come meanwhile, NoRoom if they may not be, and Damaged.
         """
         return parking.park(self, timeout_s)
 

@@ -131,7 +131,7 @@ class SharedRegion(Region):
         for client, request in self.queue:
             verdict = self._verdict(request)
             if verdict.why_never:
-                plan.do(self.refuse, client, verdict.why_never, "parked")
+                plan.do(self._refuse_move, client, request.message, verdict.why_never)
             elif verdict.mode == "ro" and self.weights.phase is Phase.PARKED and client.parks:
                 plan.do(self._refuse_parked, client, request, verdict.why_not)
             elif verdict.may and verdict.mode == "ro":
@@ -139,6 +139,10 @@ class SharedRegion(Region):
             elif verdict.may and not plan.steps:
                 plan.do(self._check_peer, client, request)
                 return
+
+    def _refuse_move(self, client: Client, wanted: m.Open, why: str) -> None:
+        """It is done already; or there are other weights than those that were to be parked, or none."""
+        self.refuse(client, why, "stale" if wanted.parks and not self.weights.parked else "parked")
 
     def _refuse_parked(self, client: Client, request: Request, why: str) -> None:
         """It can't be read where it is; this process may bring it back."""

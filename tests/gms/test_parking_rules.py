@@ -240,7 +240,21 @@ def test_of_two_that_bring_back_or_park_the_second_finds_that_there_is_nothing_t
     commits(house, 2)
     assert refused(house.last(3)).reason == "parked" and house.doing(2) is Doing.READING
     house = parked_house()
-    assert "is not in the device any more" in refused(begins_to_park(house)).why
+    why = refused(begins_to_park(house))
+    assert why.reason == "parked" and "is not in the device any more" in why.why
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_weights_that_are_others_by_now_or_gone_are_not_said_to_be_parked(written: bool) -> None:
+    house = house_with_weights()
+    falls_asleep(house)
+    before = house.weights.there[0]
+    opened(house.says(2, m.Open(mode="rw")))
+    if written:
+        house.says(2, m.Create(size=30))
+        house.says(2, m.Commit(layout=document(30)))
+    why = refused(house.says(1, m.Open(mode="rw", timeout_s=5, parks=before)))
+    assert why.reason == "stale" and "is not in the device any more" in why.why
 
 
 @pytest.mark.parametrize("slabs", [0, 1, 2])
