@@ -17,7 +17,6 @@ The rules are in `client_machine.py` and `shared_client.py`; the socket and the 
 device.
 """
 
-import math
 import time
 from functools import cached_property
 from typing import Self
@@ -97,21 +96,20 @@ class GmsClient(WeightsShell):
 
     def want_to_read(self, want: m.Open) -> Granted:
         """Brings back what is parked, if this process does that (`unparks`). Another may park it again meanwhile."""
-        until = math.inf if want.timeout_s is None else time.monotonic() + want.timeout_s
+        until = None if want.timeout_s is None else time.monotonic() + want.timeout_s
         while True:
             try:
                 return self.want(want)
             except Parked:
                 if not self.unparks:
                     raise
-            left_s = None if want.timeout_s is None else max(until - time.monotonic(), 0.0)
-            parking.bring_back(self, left_s)
-            want = replace(want, timeout_s=left_s)
+            parking.bring_back(self, until)
+            want = replace(want, timeout_s=parking.left_s(until))
 
     def park(self, timeout_s: float | None = None) -> m.Committed | m.RegionDropped:
         """Moves the weights to host memory, and gives back what they took of the device. Waits until no process reads
-        or writes. Engines that are asleep, or start, bring them back when they need them. Raises Parked if they are
-        there already, StaleLayout if others have come meanwhile, NoRoom if they may not be, and Damaged.
+        or writes. Engines bring them back when they need them. Raises Parked if they are there already, StaleLayout if
+        there are others by now, NoRoom if they may not be, and Damaged.
         """
         return parking.park(self, timeout_s)
 

@@ -8,17 +8,17 @@ The digests of the contents go with them. They are made when it is parked, and l
 wake, which they would make ten times as long.
 """
 
+import contextlib
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
-import msgspec
-
 from gms import layout as lay
 from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.errors import Damaged, Parked
+from gms.rules.errors import Damaged, Lost, Parked
 from gms.shell import device_io
 from gms.shell.background import Checksum
 from gms.shell.slabs import Addresses, LayoutSlabs
@@ -65,28 +65,40 @@ def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
     shell.tell(m.Checksums(kept.generation, sums))
 
 
-def bring_back(shell: WeightsShell, timeout_s: float | None) -> None:
-    """So that it can be read. Nothing happens if another process has done that, or does it."""
-    kept = shell.parked
+def bring_back(shell: WeightsShell, until: float | None) -> None:
+    """So that it can be read. If another process has done that, or the server dies meanwhile, it only returns: the next
+    attempt to read says which. Raises NotInTime, NoRoom and DeviceError: then this process keeps what is parked.
+    """
+    kept, memory = shell.parked, shell.memory  # what can't be opened holds up no other process
     if kept is None:
         return
-    sizes, wish = lay.decode(kept.layout).slabs, m.Open("rw", timeout_s, replace=True, unparks=kept.generation)
+    sizes, slabs = lay.decode(kept.layout).slabs, shell.store.use(kept.generation)
+    wish = m.Open("rw", left_s(until), replace=True, bytes=sum(sizes), unparks=kept.generation)
     try:
-        granted = shell.want(msgspec.structs.replace(wish, bytes=sum(sizes)))
-    except Parked:
-        return
-    writer = Writer(shell, granted.use, shell.memory, granted.slabs)
+        with contextlib.suppress(Parked, Lost):
+            granted = shell.want(wish)
+            _copy_in(Writer(shell, granted.use, memory, granted.slabs), kept, sizes, slabs, until)
+    finally:
+        shell.store.put_back(slabs)
+
+
+def _copy_in(writer: Writer, kept: c.Kept, sizes: Sequence[int], slabs: LayoutSlabs, until: float | None) -> None:
     try:
         for size in sizes:
-            writer.create(size)
-        (descriptor,) = shell.store.descriptors(kept.generation, 0, 1)
+            writer.create(size, left_s(until))
+        (descriptor,) = slabs.descriptors
         with device_io.host_memory(writer.maker, descriptor, sum(sizes)) as whole:
             for slab, part in enumerate(_parts(whole, sizes)):
                 with part:
                     device_io.copy_in(writer.maker, writer.address(slab), part)
-        writer.publish(kept.layout).leave()
+        writer.publish(kept.layout, left_s(until)).leave()
     finally:
         writer.leave()
+
+
+def left_s(until: float | None) -> float | None:
+    """None: for ever."""
+    return None if until is None else max(until - time.monotonic(), 0.0)
 
 
 def _map(addresses: Addresses, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:

@@ -151,8 +151,8 @@ class WeightsShell(ClientShell):
         """The same, for weights that may be parked (`client.py`)."""
         return self.want(want)
 
-    def make(self, size: int) -> m.Created:
-        made = self._answer_to(m.Create(size))
+    def make(self, size: int, timeout_s: float | None = None) -> m.Created:
+        made = self._answer_to(m.Create(size), timeout_s)
         assert isinstance(made, m.Created)
         return made
 
@@ -225,7 +225,7 @@ class WeightsShell(ClientShell):
             self._use = None
             self.store.put_back(ask.answer.slabs)
         if isinstance(ask.about, m.Open) and (had_turn or isinstance(ask.answer, Granted)):
-            self.feed(c.Sleep() if ask.about.expect else c.Release())
+            self.feed(c.Sleep() if ask.about.expect or ask.about.moves else c.Release())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 

@@ -24,12 +24,10 @@ class Writer(Mapped):
         self._open = True
         use.end = self.abort
 
-    def create(self, size: int) -> int:
-        """One more slab, mapped writable; it reads as zeros. Its number. Waits, for a bounded time, while the device is
-        full.
-        """
+    def create(self, size: int, timeout_s: float | None = None) -> int:
+        """One more slab, mapped writable; it reads as zeros. Its number. Waits, within bounds, on a full device."""
         self._must_not_be_lost()
-        made = self._shell.make(size)
+        made = self._shell.make(size, timeout_s)
         self._addresses.reserve(made.size)
         self._slabs.import_all(self._addresses.memory, self.sizes)
         self._addresses.map(self._slabs, writable=True)

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,6 +19,8 @@ from gms.rules import messages as m
 from gms.shell import device_io, parking
 from gms.shell.server import _in_host_memory
 from gms.shell.slabs import buffer
+from gms.shell.weights_shell import Granted, WeightsShell
+from gms.shell.writer import Writer
 from sidecar.kernel import host_usage
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.gms.test_transfer import gmsctl
@@ -197,6 +200,89 @@ def test_nothing_piles_up(house: House) -> None:
     assert house.used() == BYTES and not house.status().pending_drops
 
 
+def test_a_reader_that_another_was_faster_than_reads_what_that_one_has_brought_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, reader = load(house)
+    parks(house)
+    slow, want = house.clients[0], WeightsShell.want
+
+    def second(shell: WeightsShell, wish: m.Open) -> Granted:
+        if shell is slow and wish.unparks:
+            others.append(house.client("engine-b").read(10))
+        return want(shell, wish)
+
+    others: list[Reader] = []
+    monkeypatch.setattr(WeightsShell, "want", second)
+    reader.wake(30)
+    assert contents(reader) == data and reader.generation == others[0].generation
+
+
+def test_a_process_that_cant_open_the_device_keeps_no_other_from_bringing_them_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, reader = load(house)
+    parks(house)
+    with GmsClient(house.run_dir, "host:0", "blind") as blind:
+        monkeypatch.setenv("FAILOVER_HOST_DEVICES", "/nowhere")
+        with pytest.raises(DeviceError, match="isn't there"):
+            blind.read(10)
+        reader.wake(10)
+        assert contents(reader) == data
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_wake_that_is_interrupted_or_not_in_time_keeps_what_is_parked(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, reader = load(house)
+    parks(house)
+    engine, other, want, writers = house.clients[0], house.client("other", unparks=False), WeightsShell.want, []
+
+    def interrupted(shell: WeightsShell, wish: m.Open) -> Granted:
+        """While it waits behind a writer."""
+        if wish.unparks:
+            writers.append(other.replace(BYTES, 10))
+            threading.Thread(target=interrupt).start()
+        return want(shell, wish)
+
+    def interrupt() -> None:
+        until(lambda: house.status().waiting_for, "it waits")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def raises(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(WeightsShell, "want", interrupted)
+    before = signal.signal(signal.SIGUSR1, raises)
+    with pytest.raises(Interrupted):
+        reader.wake(30)
+    signal.signal(signal.SIGUSR1, before)
+    monkeypatch.setattr(WeightsShell, "want", want)
+    until(lambda: not house.status().waiting_for, "it waits no more")
+    writers[0].abort()
+    assert engine.parked is not None
+    server, create = house.servers["host:0"], Writer.create
+
+    def stopped(writer: Writer, size: int, timeout_s: float | None = None) -> int:
+        server.send_signal(signal.SIGSTOP)
+        return create(writer, size, timeout_s)
+
+    monkeypatch.setattr(Writer, "create", stopped)
+    with pytest.raises(NotInTime):
+        reader.wake(0.5)
+    server.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(Writer, "create", create)
+    house.kill()
+    house.start()
+    until(lambda: house.status().state == "PARKED", "it is handed back")
+    reader.wake(30)
+    assert contents(reader) == data
+
+
 # -- what dies ---------------------------------------------------------------------------------------------------------
 
 
@@ -256,14 +342,11 @@ def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them
     monkeypatch.setattr(device_io, "copy_out", copy_out)
     with parker(house) as client:
         client.park(30)
+    first = house.status().server_incarnation
     monkeypatch.setattr(device_io, "copy_in", dies_before(copy_in))
-    with pytest.raises(Exception, match="the server is gone"):
-        reader.wake(30)
-    until(lambda: house.status().state == "PARKED", "it is handed back")
-    assert house.used() == 0
-    monkeypatch.setattr(device_io, "copy_in", copy_in)
     reader.wake(30)
-    assert contents(reader) == data
+    assert contents(reader) == data and house.used() == BYTES, "it is handed back to the next one, and brought back"
+    assert house.status().server_incarnation != first
 
 
 @pytest.mark.slow

@@ -403,7 +403,7 @@ def test_a_process_that_has_none_of_it_is_not_given_the_parked_memory() -> None:
     assert not house.heard(3, m.Parked) and house.doing(3) is Doing.WATCHING
 
 
-def test_a_wish_to_park_what_is_parked_and_bring_it_back_costs_its_sender_the_connection_and_no_other_anything() -> None:
+def test_a_wish_to_park_and_to_bring_back_costs_its_sender_the_connection_and_no_other_anything() -> None:
     house = parked_house()
     parked = house.weights.there[0]
     problem = house.says(2, m.Open(mode="rw", parks=parked, unparks=parked))
