@@ -317,6 +317,7 @@ class SharedClient(ClientMachine):
             self._out.append(c.No("this process isn't writing, or its last request isn't answered", "not_now"))
 
     def _on_sleep(self, event: c.Sleep) -> None:
+        self._frees = None
         if self.doing is Doing.WAITING:
             self._drop_want()
         elif self.doing is Doing.READING:

@@ -21,7 +21,7 @@ from gms.memory import DeviceError, Memory, libc
 from gms.memory.cuda import CudaMemory
 from gms.shell.background import Checksum
 from gms.shell.slabs import buffer
-from sidecar.kernel import durable
+from sidecar.kernel import durable, host_usage
 
 PIECE_BYTES = 16 << 20
 
@@ -78,14 +78,24 @@ def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[
 def host_memory(memory: Memory, descriptor: int, size: int) -> Iterator[memoryview]:
     """What is behind the descriptor, mapped; pinned, where the driver can, for the copies of a GPU."""
     pinned = memory.pinned if isinstance(memory, CudaMemory) else contextlib.nullcontext
-    with mmap.mmap(descriptor, size) as whole, pinned(whole), memoryview(whole) as view:
+    try:
+        mapped = mmap.mmap(descriptor, size)
+    except OSError as error:  # no descriptors or addresses left, say
+        raise DeviceError(f"{size} bytes of host memory can't be mapped: {error.strerror}") from None
+    with mapped as whole, pinned(whole), memoryview(whole) as view:
         yield view
 
 
 def make_pages(descriptor: int, size: int) -> None:
-    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process."""
+    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process. Asks
+    again for each piece, because others take memory meanwhile: those that park the other ranks, say.
+    """
     try:
-        libc.allocate(descriptor, 0, size)
+        for at in range(0, size, 4 * PIECE_BYTES):
+            piece, left = min(4 * PIECE_BYTES, size - at), host_usage.memory_left("MemAvailable")
+            if left is not None and left < piece:
+                raise OSError(errno.ENOMEM, f"the machine itself has {left} bytes of memory left")
+            libc.allocate(descriptor, at, piece)
     except OSError as error:
         raise DeviceError(f"{size} bytes of host memory can't be had: {error.strerror}") from None
 

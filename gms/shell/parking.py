@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 from gms import layout as lay
+from gms.memory import DeviceError
 from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.errors import Damaged, Lost, Parked
-from gms.shell import device_io
+from gms.rules.errors import Damaged, Lost, Parked, Refused
+from gms.shell import device_io, tables
 from gms.shell.background import Checksum
 from gms.shell.slabs import Addresses, LayoutSlabs
 from gms.shell.weights_shell import WeightsShell
@@ -30,11 +31,12 @@ def park(shell: WeightsShell, timeout_s: float | None) -> m.Committed | m.Region
     """Returns what has become of the device's slabs; `Committed`: the server is gone, and can't say. Raises Parked if
     that is done already, NotInTime while a process reads or writes, and NoRoom, Damaged and DeviceError.
     """
+    until = None if timeout_s is None else time.monotonic() + timeout_s
     granted = shell.want(m.Open("ro", timeout_s))
     kept = granted.kept
     assert kept is not None
     shell.slept(granted.slabs)
-    granted = shell.want(m.Open("rw", timeout_s, replace=True, parks=kept.generation))
+    granted = shell.want(m.Open("rw", left_s(until), replace=True, parks=kept.generation))
     try:
         shell.make(sum(kept.sizes))
         _copy_out(shell, kept, granted.use.generation)
@@ -45,24 +47,31 @@ def park(shell: WeightsShell, timeout_s: float | None) -> m.Committed | m.Region
 
 def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
     (descriptor,) = shell.store.descriptors(generation, 0, 1)
-    slabs, addresses = shell.store.use(kept.generation), Addresses(shell.memory)
+    addresses, slabs, size = Addresses(shell.memory), shell.store.use(kept.generation), sum(kept.sizes)
     try:
+        _check(descriptor, size)
         _map(addresses, slabs, kept.sizes)
-        device_io.make_pages(descriptor, sum(kept.sizes))
-        with device_io.host_memory(shell.memory, descriptor, sum(kept.sizes)) as whole:
-            parts = _parts(whole, kept.sizes)
+        device_io.make_pages(descriptor, size)
+        with device_io.host_memory(shell.memory, descriptor, size) as whole, contextlib.ExitStack() as views:
+            parts = [views.enter_context(part) for part in _parts(whole, kept.sizes)]
             for (address, _), part in zip(addresses.slabs, parts, strict=True):
                 device_io.copy_out(shell.memory, address, part)
             with ThreadPoolExecutor(os.cpu_count()) as threads:
                 sums = list(threads.map(_sum, parts))
-            for part in parts:
-                part.release()
     finally:
         addresses.free()
         shell.store.put_back(slabs)
     if kept.sums and sums != kept.sums:
         raise Damaged(f"layout {kept.generation} is no longer what was committed, and isn't parked: gmsctl verify")
     shell.tell(m.Checksums(kept.generation, sums))
+
+
+def _check(descriptor: int, size: int) -> None:
+    """A server that is too old to park makes a slab in the device, and what would be written to is another's."""
+    try:
+        tables.check(descriptor, size)
+    except DeviceError:
+        raise Refused("this server can't park weights: it is older than gmsctl") from None
 
 
 def bring_back(shell: WeightsShell, until: float | None) -> None:

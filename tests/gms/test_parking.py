@@ -2,7 +2,9 @@
 device meanwhile, and whatever is killed on the way leaves the weights in one place or the other.
 """
 
+import errno
 import json
+import mmap
 import os
 import random
 import signal
@@ -10,10 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
+import msgspec
 import pytest
 
-from gms.client import Damaged, GmsClient, NoRoom, NotInTime, Parked, Reader
+from gms.client import Damaged, GmsClient, NoRoom, NotInTime, Parked, Reader, Refused
 from gms.memory import DeviceError
 from gms.rules import messages as m
 from gms.shell import device_io, parking
@@ -114,6 +118,58 @@ def test_what_the_machine_has_left_bounds_it_too(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DeviceError, match="the machine itself has 4095 bytes of memory left"):
         _in_host_memory(4096, filled=False)
     os.close(_in_host_memory(4095, filled=False))
+
+
+def test_it_bounds_it_also_while_the_pages_are_made(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other devices' share of it is taken at the same time."""
+    data, reader = load(house)
+    monkeypatch.setattr(device_io, "PIECE_BYTES", MIB)
+    left = iter((8 * MIB, 1))
+    monkeypatch.setattr(host_usage, "memory_left", lambda *kinds: next(left))
+    with parker(house) as client, pytest.raises(DeviceError, match="the machine itself has 1 bytes of memory left"):
+        client.park(10)
+    monkeypatch.undo()
+    reader.wake(30)
+    assert contents(reader) == data and not house.status().parked
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "says"),
+    [
+        (device_io, "copy_out", DeviceError("the driver says no"), "the driver says no"),
+        (mmap, "mmap", OSError(errno.EMFILE, "Too many open files"), "can't be mapped: Too many open files"),
+    ],
+)
+def test_what_goes_wrong_on_the_way_is_said_and_leaves_them_in_the_device(
+    house: House, monkeypatch: pytest.MonkeyPatch, owner: ModuleType, name: str, error: Exception, says: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    data, reader = load(house)
+    monkeypatch.setattr(owner, name, fails)
+    with parker(house) as client, pytest.raises(DeviceError, match=says):
+        client.park(10)
+    monkeypatch.undo()
+    reader.wake(30)
+    assert contents(reader) == data and not house.status().parked
+
+
+def test_a_server_that_is_too_old_to_park_is_told_apart_and_no_other_model_is_overwritten(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a slab, and a host device's slabs are ranges of one file."""
+    with house.client("llama", region="llama-3").write(10) as writer:
+        writer.memory(writer.create(8 * MIB))[:] = b"l" * (8 * MIB)
+        other = writer.commit(plain_layout(tuple(writer.sizes)))
+    data, reader = load(house)
+    want = WeightsShell.want
+    monkeypatch.setattr(WeightsShell, "want", lambda shell, wish: want(shell, msgspec.structs.replace(wish, parks=0)))
+    with parker(house) as client, pytest.raises(Refused, match="older than gmsctl"):
+        client.park(10)
+    assert bytes(other.memory(0)) == b"l" * (8 * MIB)
+    reader.wake(30)
+    assert contents(reader) == data
 
 
 def test_host_memory_that_is_short_leaves_them_in_the_device(house: House) -> None:

@@ -91,6 +91,18 @@ def test_a_writer_that_has_parked_is_answered_also_when_the_server_goes_away() -
     assert program.last(m.Committed) == m.Committed(6, HASH)
 
 
+def test_a_writer_that_is_interrupted_while_it_waits_for_the_devices_slabs_does_not_hear_of_them_later() -> None:
+    """That would be the answer to whatever it asks next."""
+    program = asleep()
+    begins_to_park(program)
+    program.hears(m.Committed(generation=6, hash=HASH))
+    program.feed(c.Sleep())
+    program.hears(m.Withdrawn())
+    program.feed(m.Open("ro", 3.0))
+    program.hears(GONE)
+    assert program.count(m.RegionDropped) == 0 and program.machine.doing is Doing.WAITING
+
+
 def test_a_server_that_dies_after_the_commit_was_on_disk_gets_it_back_and_one_before_has_the_old() -> None:
     program = asleep()
     begins_to_park(program)
