@@ -1,7 +1,6 @@
 """`gmsctl park` and `unpark`: a model's weights from its devices to host memory, and back (`parking.py`)."""
 
 import argparse
-import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from functools import partial
 from gms.cli.snapshot_commands import devices_with
 from gms.cli.transfer_commands import DONE, NOT_YET, complain, connected, says_whom, told, worst
 from gms.client import Parked
+from gms.observer import Observer
 from gms.rules import messages as m
 from sidecar.terminal.commands import Command
 from sidecar.terminal.formatting import size
@@ -84,17 +84,27 @@ def _told(options: argparse.Namespace, move: Callable[[argparse.Namespace, str],
 
 
 def _park(options: argparse.Namespace, device: str) -> int:
-    began, gone = time.monotonic(), m.RegionDropped(key=options.key, bytes=0, seen=True)
-    with connected(options, device) as client, contextlib.suppress(Parked):
-        answer, unsaid = client.park(options.timeout_s), f"{device}: the server went away before it could say more"
-        still = m.RegionDropped(key=options.key, bytes=0, still=[unsaid])
-        gone = answer if isinstance(answer, m.RegionDropped) else still
+    began, still = time.monotonic(), [f"{device}: the server went away before it could say more"]
+    with connected(options, device) as client:
+        try:
+            answer = client.park(options.timeout_s)
+        except Parked:
+            still, answer = _who_has_more(options, device, client.generation), None
+    gone = answer if isinstance(answer, m.RegionDropped) else m.RegionDropped(key=options.key, bytes=0, still=still)
     free = f"; no process has its memory of the device, as {'that' if gone.seen else 'each'} says"
     more = {"seen": gone.seen, "still": gone.still}
     _say(options, device, "is parked", gone.bytes, began, "" if gone.still or not gone.bytes else free, **more)
     for sentence in gone.still:
         complain(sentence)
     return NOT_YET if gone.still else DONE
+
+
+def _who_has_more(options: argparse.Namespace, device: str, parked: int) -> list[str]:
+    """Of what is parked already: processes that were asked to let go of the device's memory before, and haven't."""
+    with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+        clients = observer.status().clients
+    late = [each for each in clients if each.region == options.key and {*each.holds} - {parked}]
+    return [f"{each.engine_id} (pid {each.pid}) has memory of it in the device still" for each in late]
 
 
 def _unpark(options: argparse.Namespace, device: str) -> int:

@@ -479,6 +479,9 @@ def test_a_process_that_is_stopped_keeps_the_devices_memory_and_is_named(house: 
     done = gmsctl(house, "park", "weights")
     assert done.returncode == 3 and "is parked" in done.stdout
     assert f"engine-b (pid {sleeper.pid})" in done.stderr and "was asked to drop it" in done.stderr
+    again = gmsctl(house, "park", "weights", "--json")
+    assert again.returncode == 3 and f"engine-b (pid {sleeper.pid})" in json.loads(again.stdout)["still"][0]
     sleeper.process.send_signal(signal.SIGCONT)
     until(lambda: house.used() == 0, "it lets go")
+    assert gmsctl(house, "park", "weights").returncode == 0
     assert sleeper.do("wake", 20) and sleeper.do("byte", 0, 5) == 0
