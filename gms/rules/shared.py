@@ -133,7 +133,7 @@ class SharedRegion(Region):
             if verdict.why_never:
                 plan.do(self._refuse_move, client, request.message, verdict.why_never)
             elif verdict.mode == "ro" and self.weights.phase is Phase.PARKED and client.parks:
-                plan.do(self._refuse_parked, client, request, verdict.why_not)
+                plan.do(self._refuse_parked, client, verdict.why_not)
             elif verdict.may and verdict.mode == "ro":
                 plan.do(self._let_read, client, request.message)
             elif verdict.may and not plan.steps:
@@ -144,9 +144,9 @@ class SharedRegion(Region):
         """It is done already; or there are other weights than those that were to be parked, or none."""
         self.refuse(client, why, "stale" if wanted.parks and not self.weights.parked else "parked")
 
-    def _refuse_parked(self, client: Client, request: Request, why: str) -> None:
+    def _refuse_parked(self, client: Client, why: str) -> None:
         """It can't be read where it is; this process may bring it back."""
-        if isinstance(request.message, m.Open) and request.message.have != self.weights.there[0]:
+        if not self.device.holders.has(client.conn, self.weights.there[0]):
             self._tell_parked(client)
         self.refuse(client, why, "parked")
 
@@ -197,11 +197,17 @@ class SharedRegion(Region):
             self._abort(client)
         client.request = None
         self.weights.stop_reading(client.conn)
-        self.device.holders.keep_only(client.conn, message.keeps)
+        # One that hadn't heard yet that its layout is parked keeps that one in its place (`_has_parked`).
+        keeps = self.weights.there[0] if self._has_crossed(client, message.keeps) else message.keeps
+        self.device.holders.keep_only(client.conn, keeps)
         self.device.sessions.turns_to_something_else(client)
         self.note("withdrew", engine=client.engine_id, keeps=message.keeps)
         self.context.send(client.conn, m.Withdrawn())
         return None
+
+    def _has_crossed(self, client: Client, keeps: int) -> bool:
+        holders = self.device.holders
+        return self.weights.parked and keeps in holders.layouts(client.conn) and not holders.has(client.conn, keeps)
 
     def left(self, client: Client, was: Doing) -> None:
         if was is Doing.WRITING:
@@ -427,9 +433,9 @@ class SharedRegion(Region):
                 self.device.throw_out(conn, None)
 
     def _has_parked(self, writer: Client, old: Cleared) -> None:
-        """Processes that are asleep keep it from now on in place of the slabs; the writer hears when those are gone."""
+        """Processes that have the slabs keep it from now on in place of them; the writer hears when those are gone."""
         for client in self.clients:
-            if client.parks and client is not writer and self.doing(client) is Doing.ASLEEP:
+            if client.parks and client is not writer and self.device.holders.has(client.conn, old.generation):
                 self._tell_parked(client)
         identities, size = tuple(slab.identity for slab in old.slabs), sum(slab.size for slab in old.slabs)
         self.tell_when_gone(writer.conn, old.generation, size, identities, self.context.now + ANSWER_S)

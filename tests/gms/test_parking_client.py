@@ -61,6 +61,14 @@ def test_a_reader_that_is_refused_has_the_parked_memory_and_can_bring_it_back() 
     assert program.machine.kept == c.Kept(7, HASH, [10, 20], DOCUMENT, ["a", "b"], contents=5)
 
 
+def test_a_wake_that_is_given_up_just_when_the_layout_is_parked_keeps_it() -> None:
+    program = asleep()
+    program.feed(m.Open("ro", 3.0, expect=HASH))
+    program.feed(c.Sleep())
+    program.hears(PARKED, m.Drop(generation=5), m.Refused(why="parked", reason="parked"), m.Withdrawn())
+    assert program.machine.kept == KEPT and program.count(c.Stale) == 0 and program.count(c.No) == 0
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_process_that_reads_or_has_nothing_keeps_no_parked_memory(reads: bool) -> None:
     program = Program()

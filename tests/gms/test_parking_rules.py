@@ -229,6 +229,24 @@ def test_who_wants_to_read_while_it_is_parked_or_brought_back_waits_for_that() -
     assert house.doing(3) is Doing.READING
 
 
+def test_a_wake_that_is_given_up_just_when_the_layout_is_parked_leaves_it_with_its_process() -> None:
+    """It says that it keeps the slabs, of which it hears next that they are gone."""
+    house = house_with_weights()
+    falls_asleep(house)
+    before = house.weights.there[0]
+    opened(begins_to_park(house))
+    house.says(1, m.Create(size=50))
+    assert house.says(2, m.Open(mode="ro", have=before)) is None
+    parked = commits(house, 1).generation
+    told = [type(message) for message, _ in house.sent[2] if not isinstance(message, m.Changed)]
+    assert told[-3:] == [m.Parked, m.Drop, m.Refused], "so it has one of them all the time"
+    house.says(2, m.Withdraw(keeps=before))
+    house.says(2, m.Dropped(generation=before))
+    assert house.doing(2) is Doing.ASLEEP and house.machine.device.holders.layouts(2) == [parked]
+    brings_back(house, 1)
+    assert house.last(2) == m.Drop(generation=parked)
+
+
 def test_of_two_that_bring_back_or_park_the_second_finds_that_there_is_nothing_to_do() -> None:
     house = parked_house()
     house.hello(3, parks=True)

@@ -4,6 +4,7 @@ when it has ended.
 What must hold is `gms_world.py`'s business, and what goes wrong `gms_faults.py`'s.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gms import layout as lay
@@ -235,6 +236,15 @@ class Engine:
     def _ask(self, wish: m.Open) -> None:
         self.wish, self.asked_at = wish, self.world.kernel.now
         self.client.feed(wish)
+        if (wish.expect or wish.moves) and not self.world.calm and self.world.rng.random() < 0.2:
+            self.process.after(self.world.rng.random() * 0.3, partial(self._call_off, wish))
+
+    def _call_off(self, wish: m.Open) -> None:
+        """Its program is interrupted while it waits, and tries again later."""
+        if self.wish is wish and self.client.machine.doing is Doing.WAITING:
+            self.asked_at = -1.0
+            self.client.feed(c.Sleep())
+            self.process.after(self.world.rng.random() * 0.5, self._wake if self.bound else self.want)
 
     @property
     def is_parked(self) -> bool:
