@@ -34,7 +34,10 @@ failover, lockctl and gmsctl: gpu-failover in $XDG_RUNTIME_DIR, else in /run/use
 """
 """What `default_run_dir` does, for their --help."""
 
-_MOST_SECONDS = 1e9
+_MOST_SECONDS = 1e6
+"""Eleven days. The kernel's waits end after twice that, and a message of GMS holds no more."""
+_MOST_BYTES = 10**6 << 40
+"""More fit into no message."""
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: int(base**power)
     for base, suffix in ((1024, "iB"), (1000, "B"))
@@ -43,7 +46,7 @@ _SIZES: dict[str, int] = {"": 1, "B": 1} | {
 
 
 def seconds(text: str) -> float:
-    """A time: "10", "0.5"; more than 0, and no longer than a clock counts."""
+    """A time: "10", "0.5"; more than 0, and no longer than the kernel waits."""
     try:
         value = float(text)
     except ValueError:
@@ -57,10 +60,10 @@ def size_bytes(text: str) -> int:
     """An amount of memory: "4GiB", "512MiB", "1000"."""
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip(), re.ASCII)
     unit = _SIZES.get(match[2]) if match else None
-    if match is None or unit is None:
+    if match is None or unit is None or int(match[1]) * unit > _MOST_BYTES:
         meant = re.fullmatch(r"(\d+)\s*([kmgt])(?:i?b?)", text.strip(), re.ASCII | re.IGNORECASE)
         hint = f" (is {meant[1]}{meant[2].upper()}iB meant?)" if meant is not None else ""
-        allowed = "bytes, or a whole number with KiB, MiB, GiB or TiB such as 4GiB"
+        allowed = "bytes, or a whole number with KiB, MiB, GiB or TiB such as 4GiB, at most a million TiB"
         raise BadValue(f"{text!r} is no size{hint}; allowed: {allowed}")
     return int(match[1]) * unit
 
