@@ -100,7 +100,7 @@ def _park(options: argparse.Namespace, device: str) -> int:
 
 
 def _who_has_more(options: argparse.Namespace, device: str, parked: int) -> list[str]:
-    """Of what is parked already: processes that were asked to let go of the device's memory before, and haven't."""
+    """Processes that have not let go yet, as they were asked to when it was parked before."""
     with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
         clients = observer.status().clients
     late = [each for each in clients if each.region == options.key and {*each.holds} - {parked}]

@@ -197,17 +197,14 @@ class SharedRegion(Region):
             self._abort(client)
         client.request = None
         self.weights.stop_reading(client.conn)
-        # One that hadn't heard yet that its layout is parked keeps that one in its place (`_has_parked`).
-        keeps = self.weights.there[0] if self._has_crossed(client, message.keeps) else message.keeps
-        self.device.holders.keep_only(client.conn, keeps)
+        holders, keeps = self.device.holders, message.keeps
+        if self.weights.parked and keeps in holders.layouts(client.conn) and not holders.has(client.conn, keeps):
+            keeps = self.weights.there[0]  # it hadn't heard yet that its layout is parked, and keeps that in its place
+        holders.keep_only(client.conn, keeps)
         self.device.sessions.turns_to_something_else(client)
         self.note("withdrew", engine=client.engine_id, keeps=message.keeps)
         self.context.send(client.conn, m.Withdrawn())
         return None
-
-    def _has_crossed(self, client: Client, keeps: int) -> bool:
-        holders = self.device.holders
-        return self.weights.parked and keeps in holders.layouts(client.conn) and not holders.has(client.conn, keeps)
 
     def left(self, client: Client, was: Doing) -> None:
         if was is Doing.WRITING:

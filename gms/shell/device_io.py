@@ -87,15 +87,15 @@ def host_memory(memory: Memory, descriptor: int, size: int) -> Iterator[memoryvi
 
 
 def make_pages(descriptor: int, size: int) -> None:
-    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process. Asks
-    again for each piece, because others take memory meanwhile: those that park the other ranks, say.
+    """Raises DeviceError where the host is short of memory: without that, touching a page would end this process, or
+    the kernel would kill one. The other devices' weights are parked at the same time: so each piece asks again.
     """
     try:
         for at in range(0, size, 4 * PIECE_BYTES):
-            piece, left = min(4 * PIECE_BYTES, size - at), host_usage.memory_left("MemAvailable")
-            if left is not None and left < piece:
-                raise OSError(errno.ENOMEM, f"the machine itself has {left} bytes of memory left")
-            libc.allocate(descriptor, at, piece)
+            left = host_usage.memory_left("MemAvailable")
+            if left is not None and left < size - at:
+                raise DeviceError(f"{size} bytes of host memory can't be had: the machine itself has {left} bytes left")
+            libc.allocate(descriptor, at, min(4 * PIECE_BYTES, size - at))
     except OSError as error:
         raise DeviceError(f"{size} bytes of host memory can't be had: {error.strerror}") from None
 

@@ -1,6 +1,6 @@
 """What a program has of a committed layout: all its slabs, mapped read-only.
 
-Addresses belong to the reader, and stay while it sleeps ; descriptors to the store of the process (`slabs.py`).
+Addresses belong to the reader, and stay while it sleeps; descriptors to the store of the process (`slabs.py`).
 
 What this file may not do: speak to the server. It asks the shell (`weights_shell.py`).
 """

@@ -23,7 +23,7 @@ from gms.rules import record
 from gms.rules.machine import Machine
 from gms.shell import rundir, tables
 from gms.shell.settings import Options
-from sidecar.kernel import host_usage, io_uring, peers
+from sidecar.kernel import io_uring, peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.processes import Processes, Whereabouts
@@ -207,7 +207,7 @@ class Server(Shell):
                 finally:
                     self.memory.release(handle)
             if effect.table_size:
-                made.append(self._keep(_in_host_memory(effect.table_size, filled=bool(effect.sizes)), table=True))
+                made.append(self._keep(tables.create(effect.table_size, filled=bool(effect.sizes)), table=True))
         except (DeviceError, OSError) as error:  # OSError: no descriptors left
             self._do_forget(e.Forget(tuple(slab.handle for slab in made)))
             why = "" if isinstance(error, OutOfMemory) else str(error)
@@ -352,16 +352,6 @@ class Server(Shell):
         e.Note: Shell.note,
         e.Stop: Shell.stop,
     }
-
-
-def _in_host_memory(size: int, *, filled: bool) -> int:
-    """A table, or room for parked weights, which isn't `filled` here. Raises OSError; and DeviceError where the machine
-    is short of it, before the kernel kills a process for that.
-    """
-    left = host_usage.memory_left("MemAvailable")
-    if not filled and left is not None and left < size:
-        raise DeviceError(f"the machine itself has {left} bytes of memory left")
-    return tables.create(size, filled=filled)
 
 
 def _namespace(kind: str) -> str:

@@ -37,7 +37,7 @@ failover, lockctl and gmsctl: gpu-failover in $XDG_RUNTIME_DIR, else in /run/use
 _MOST_SECONDS = 1e6
 """Eleven days. The kernel's waits end after twice that, and a message of GMS holds no more."""
 _MOST_BYTES = 10**6 << 40
-"""More fit into no message."""
+"""A number in a message may be four times as large."""
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: int(base**power)
     for base, suffix in ((1024, "iB"), (1000, "B"))

@@ -21,7 +21,6 @@ from gms.client import Damaged, GmsClient, NoRoom, NotInTime, Parked, Reader, Re
 from gms.memory import DeviceError
 from gms.rules import messages as m
 from gms.shell import device_io, parking
-from gms.shell.server import _in_host_memory
 from gms.shell.slabs import buffer
 from gms.shell.weights_shell import Granted, WeightsShell
 from gms.shell.writer import Writer
@@ -112,21 +111,17 @@ def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house
             client.park(10)
 
 
-def test_what_the_machine_has_left_bounds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the kernel kills a process for it."""
-    monkeypatch.setattr(host_usage, "memory_left", lambda *kinds: 4095)
-    with pytest.raises(DeviceError, match="the machine itself has 4095 bytes of memory left"):
-        _in_host_memory(4096, filled=False)
-    os.close(_in_host_memory(4095, filled=False))
-
-
-def test_it_bounds_it_also_while_the_pages_are_made(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other devices' share of it is taken at the same time."""
+@pytest.mark.parametrize("left", [(BYTES - 1,), (BYTES, BYTES - 4 * MIB - 1)])
+def test_what_the_machine_has_left_bounds_it_too(
+    house: House, monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...]
+) -> None:
+    """Before the kernel kills a process for it. The other devices' weights may have taken some since it was asked."""
     data, reader = load(house)
     monkeypatch.setattr(device_io, "PIECE_BYTES", MIB)
-    left = iter((8 * MIB, 1))
-    monkeypatch.setattr(host_usage, "memory_left", lambda *kinds: next(left))
-    with parker(house) as client, pytest.raises(DeviceError, match="the machine itself has 1 bytes of memory left"):
+    answers = iter(left)
+    monkeypatch.setattr(host_usage, "memory_left", lambda *kinds: next(answers))
+    says = f"{BYTES} bytes of host memory can't be had: the machine itself has {left[-1]} bytes left"
+    with parker(house) as client, pytest.raises(DeviceError, match=says):
         client.park(10)
     monkeypatch.undo()
     reader.wake(30)
