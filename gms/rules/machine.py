@@ -37,7 +37,7 @@ The rules of weights, and where they stand (those of pools: `exclusive.py`; both
     is a ledger of the host's memory, so is a device where the lease can't grow (`leases.py`).
  9. After a restart the file rules (`recovery.py`): the memory in it, and no other, can be handed back.
     Until the window is over no writer comes in, even once the layout is back: other readers of it may still be on their
-    way.
+    way. (None is to one that is parked: it may be brought back at once.)
 10. A layout is given up only for a writer that comes in, because no process has its memory any more, or because a
     person says so while no process reads or writes it: on disk first, then the memory goes (`Region.drop`).
 11. When something that must hold doesn't (`invariants.py`), no process is let in any more, and none loses anything.

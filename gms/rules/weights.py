@@ -216,8 +216,8 @@ class Weights:
             why_not = f"{named([self.draft.writer])} is writing"
         elif reads:
             why_not = self._why_no_reader()
-        else:
-            why_not = self._why_no_writer(named, is_new=is_new)
+        else:  # no reader is on its way back to what is parked
+            why_not = self._why_no_writer(named, is_new=is_new and not request.unparks)
         return Verdict("ro" if reads else "rw", why_not, self._why_not_moved(request))
 
     def _why_no_reader(self) -> str:

@@ -365,7 +365,8 @@ def test_a_new_server_waits_for_what_is_parked_and_a_sleeper_hands_it_back() -> 
     house.hello(4)
     house.says(4, hand_back(house, layout=b"", reading=True))
     assert refused(house.heard(4, m.Refused)[0]).reason == "stale"
-    house.later(WINDOW_S)
+    house.hello(5)
+    assert house.says(5, m.Open(mode="rw")) is None, "another writer waits until the window is over"
     brings_back(house)
     layout = house.weights.committed
     assert layout is not None and list(layout.sums) == SUMS and layout.contents == said.contents
