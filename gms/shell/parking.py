@@ -19,6 +19,7 @@ from gms import layout as lay
 from gms.memory import DeviceError
 from gms.rules import client_events as c
 from gms.rules import messages as m
+from gms.rules.client_machine import GRACE_S
 from gms.rules.errors import Damaged, Lost, Parked, Refused
 from gms.shell import device_io, tables
 from gms.shell.background import Checksum
@@ -94,20 +95,20 @@ def bring_back(shell: WeightsShell, until: float | None) -> None:
 def _copy_in(writer: Writer, kept: c.Kept, sizes: Sequence[int], slabs: LayoutSlabs, until: float | None) -> None:
     try:
         for size in sizes:
-            writer.create(size, left_s(until))
+            writer.create(size, left_s(until, GRACE_S))
         (descriptor,) = slabs.descriptors
         with device_io.host_memory(writer.maker, descriptor, sum(sizes)) as whole:
             for slab, part in enumerate(_parts(whole, sizes)):
                 with part:
                     device_io.copy_in(writer.maker, writer.address(slab), part)
-        writer.publish(kept.layout, left_s(until)).leave()
+        writer.publish(kept.layout, left_s(until, GRACE_S)).leave()
     finally:
         writer.leave()
 
 
-def left_s(until: float | None) -> float | None:
-    """None: for ever."""
-    return None if until is None else max(until - time.monotonic(), 0.0)
+def left_s(until: float | None, more_s: float = 0.0) -> float | None:
+    """None: for ever. `more_s`: for the answer of a server that need wait for no process."""
+    return None if until is None else max(until - time.monotonic(), 0.0) + more_s
 
 
 def _map(addresses: Addresses, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:

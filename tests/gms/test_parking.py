@@ -269,6 +269,14 @@ def test_a_reader_that_another_was_faster_than_reads_what_that_one_has_brought_b
     assert contents(reader) == data and reader.generation == others[0].generation
 
 
+def test_what_is_copied_takes_no_time_that_a_wake_may_wait(house: House) -> None:
+    """A large model takes longer than that."""
+    data, reader = load(house)
+    parks(house)
+    reader.wake(0)
+    assert contents(reader) == data
+
+
 def test_a_process_that_cant_open_the_device_keeps_no_other_from_bringing_them_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
