@@ -18,11 +18,12 @@ from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
 from sidecar.terminal.terminal import say
 
 PARK = """\
-On all devices that have the model. Nothing may read or write its weights: engines that are asleep keep the memory in
-the host in place of that of the device, and an engine that wakes, or starts, brings the weights back. They have their
-digests with them, for gmsctl verify. How much of the host's memory they may take says gms --host-memory. Answers when
-no process has the device's memory any more: on host memory the device itself says so; of a GPU, which can't be asked,
-the processes do. With --json an object for each device: device, key, bytes, seconds, seen, still.
+On all devices that have the model. Not while a process reads or writes its weights: an engine has to be asleep. It
+keeps the memory in the host in place of the device's, and brings the weights back when it wakes; so does an engine that
+starts. The weights keep their digests, for gmsctl verify once they are back. How much of the host's memory they may
+take is set by gms --host-memory. Answers when no process has the device's memory any more: on host memory the device
+itself says so; of a GPU, which can't be asked, the processes do. With --json an object for each device: device, key,
+bytes, seconds, seen (the device has said so), still (processes that have its memory still).
 
 exit codes: 0 parked, or it was; 1 it can't be: too little host memory, say; 2 no server; 3 not in time: a process reads
             or writes; or it is parked, and a process that is named has still to let go of the device's memory
@@ -33,8 +34,9 @@ examples:
 """
 
 UNPARK = """\
-On all devices that have the model. An engine that wakes does so by itself. Until one has, only the server has the
-weights: a crash of it would lose them. With --json an object for each device: device, key, bytes, seconds.
+On all devices that have the model. An engine that wakes does this by itself. Afterwards the server alone has the
+weights until an engine wakes: a crash of it would lose them. With --json an object for each device: device, key, bytes,
+seconds.
 
 exit codes: 0 in the device; 1 they can't be: the device is full, say; 2 no server; 3 not in time: a process writes
 

@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 from gms import layout as lay
-from gms.memory import DeviceError
 from gms.rules import client_events as c
 from gms.rules import messages as m
 from gms.rules.client_machine import GRACE_S
-from gms.rules.errors import Damaged, Lost, Parked, Refused
+from gms.rules.errors import Damaged, Lost, Parked
 from gms.shell import device_io, tables
 from gms.shell.background import Checksum
 from gms.shell.slabs import Addresses, LayoutSlabs
@@ -50,7 +49,7 @@ def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
     (descriptor,) = shell.store.descriptors(generation, 0, 1)
     addresses, slabs, size = Addresses(shell.memory), shell.store.use(kept.generation), sum(kept.sizes)
     try:
-        _check(descriptor, size)
+        tables.check(descriptor, size)  # a server too old to park makes a slab, and beside it lies what is another's
         _map(addresses, slabs, kept.sizes)
         device_io.make_pages(descriptor, size)
         with device_io.host_memory(shell.memory, descriptor, size) as whole, contextlib.ExitStack() as views:
@@ -65,14 +64,6 @@ def _copy_out(shell: WeightsShell, kept: c.Kept, generation: int) -> None:
     if kept.sums and sums != kept.sums:
         raise Damaged(f"layout {kept.generation} is no longer what was committed, and isn't parked: gmsctl verify")
     shell.tell(m.Checksums(kept.generation, sums))
-
-
-def _check(descriptor: int, size: int) -> None:
-    """A server that is too old to park makes a slab in the device, and what would be written to is another's."""
-    try:
-        tables.check(descriptor, size)
-    except DeviceError:
-        raise Refused("this server can't park weights: it is older than gmsctl") from None
 
 
 def bring_back(shell: WeightsShell, until: float | None) -> None:
