@@ -75,6 +75,11 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         dict[str, Size],
         Meta(description="how much engines that are asleep may keep together, by device and `host`; the rest is ended"),
     ] = {}
+    host_memory: Annotated[
+        Size,
+        Meta(description="how much of the host's memory weights may take that make room on a device for others, all "
+             "devices together: each has an equal share; empty: half of what is left at the start"),
+    ] = ""  # fmt: skip
     allow_cloud_fallback: Annotated[bool, Meta(description="until it is changed by PUT /failover/config")] = True
     api_launch: Annotated[
         bool, Meta(description="models may be launched by POST /failover/models, which runs programs on this host")
@@ -249,7 +254,7 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
     for device in file.asleep if file.devices else ():
         if device not in (*file.devices, "host"):
             found.append(f"asleep: {device} is none of this host's{is_meant(device, (*file.devices, 'host'))}")
-    for key, most in {"capacity": file.capacity, "keep_free": file.keep_free, **file.asleep}.items():
+    for key, most in _sizes(file).items():
         try:
             size(most)
         except BadValue as error:
@@ -269,6 +274,11 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
         found += [f"{entry.name}: {sentence}" for sentence in wrong_entry(entry, file, totals)]
     found += [] if found else _pins(file, totals)
     return found
+
+
+def _sizes(file: ModelsFile) -> dict[str, Size]:
+    parked = {} if file.host_memory == "" else {"host_memory": file.host_memory}
+    return {"capacity": file.capacity, "keep_free": file.keep_free, **parked, **file.asleep}
 
 
 def _names(file: ModelsFile) -> Iterator[str]:
@@ -408,7 +418,9 @@ def changes(before: ModelsFile, after: ModelsFile) -> list[str]:
         found += [f"{name}: {', '.join(fields)} changed"] if fields else []
     rest = [field for field in _differ(before, after) if field != "models"]
     found += [f"{field} changed" for field in rest]
-    late = [field for field in rest if field in ("devices", "capacity", "keep_free", "listen", "metrics")]
+    late = [
+        field for field in rest if field in ("devices", "capacity", "keep_free", "host_memory", "listen", "metrics")
+    ]
     found += [f"{', '.join(late)}: not before failover models up is started again"] if late else []
     return sorted(found)
 
