@@ -254,7 +254,13 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
     for device in file.asleep if file.devices else ():
         if device not in (*file.devices, "host"):
             found.append(f"asleep: {device} is none of this host's{is_meant(device, (*file.devices, 'host'))}")
-    for key, most in _sizes(file).items():
+    sizes = {
+        "capacity": file.capacity,
+        "keep_free": file.keep_free,
+        "host_memory": file.host_memory or 0,
+        **file.asleep,
+    }
+    for key, most in sizes.items():
         try:
             size(most)
         except BadValue as error:
@@ -274,11 +280,6 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
         found += [f"{entry.name}: {sentence}" for sentence in wrong_entry(entry, file, totals)]
     found += [] if found else _pins(file, totals)
     return found
-
-
-def _sizes(file: ModelsFile) -> dict[str, Size]:
-    parked = {} if file.host_memory == "" else {"host_memory": file.host_memory}
-    return {"capacity": file.capacity, "keep_free": file.keep_free, **parked, **file.asleep}
 
 
 def _names(file: ModelsFile) -> Iterator[str]:

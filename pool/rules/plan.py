@@ -3,7 +3,6 @@
 The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
 """
 
-import enum
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,15 +16,6 @@ LACKS_S = 0.5
 """So long what has just been given back may take to be seen."""
 AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
 """No process reads its weights."""
-
-
-class To(enum.Enum):
-    """What a model may be asked for so that another has room."""
-
-    ASLEEP = "asleep"
-    PARKED = "parked"
-    """Its weights are in host memory; what they took of the device is free. Its engine is asleep, or there is none."""
-    OFF = "off"
 
 
 @dataclass
@@ -234,36 +224,32 @@ def too_large(it: Picture, model: Model) -> bool:
 
 def most_for(it: Picture, model: Model) -> dict[str, int]:
     """What all models together may have, without the weights of others that stay in the device."""
-    goes = parkable(it, model)
+    goes = parkable(it, model.name)
     stay = together(one.weights for one in it.models.values() if one.name != model.name and one not in goes)
     return {device: most - stay.get(device, 0) for device, most in it.most.items()}
 
 
-def parkable(it: Picture, up: Model | None = None) -> list[Model]:
-    """Others whose weights could go to host memory for it, all of them together, now or when their engines sleep; the
-    one that is missed least comes first.
+def parkable(it: Picture, up: str = "") -> list[Model]:
+    """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
+    that are on their way, then those that are missed least.
     """
     left, found = dict(it.host_left), list[Model]()
-    others = [one for one in it.models.values() if up is None or one.name != up.name]
-    for one in sorted((one for one in others if one.weights), key=_unused):
-        moves = one.wish is Wish.PARK
-        if one.pinned or one.park_at > -math.inf or (one.parked and not moves):  # another process moves it
-            continue
+    others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
+    others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
+    for one in others:
         takes = {} if one.parked else one.weights  # `host_left` is without what is being copied
+        if one.park_at > -math.inf or (one.parked and one.wish is not Wish.PARK):  # another process moves it
+            continue
         if all(size <= left.get(device, 0) for device, size in takes.items()):
             left |= {device: left[device] - size for device, size in takes.items()}
             found.append(one)
     return found
 
 
-def _unused(model: Model) -> tuple[bool, bool, int, float]:
-    """Whose weights are missed least; what is on its way there comes first."""
-    return model.wish is not Wish.PARK, model.wants, -model.demand.priority, model.used_at
-
-
-def _may_park(model: Model) -> bool:
-    """It is on its way, or could be asked for now, or once its engine is asleep."""
-    return model.wish is Wish.PARK or model.state is State.DRAINING or (model.state in AT_REST and acts(model))
+def _at_rest(it: Picture) -> list[Model]:
+    """Those of whose weights no process has need, or soon has none."""
+    found = [one for one in it.models.values() if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
+    return found + [one for one in it.models.values() if one.state is State.DRAINING]
 
 
 def _candidate(it: Picture, model: Model) -> bool:
@@ -341,35 +327,35 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
     awake.sort(key=_missed(now))
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
-    ready = [(one, To.ASLEEP) for one in awake if when[one.name].least <= now]
-    later = [(one, To.ASLEEP) for one in awake if now < when[one.name].least < math.inf]
-    weights = parkable(it, model)
-    rest = [(one, To.PARKED) for one in weights if _may_park(one)]
-    then, later_then = ([(one, To.PARKED) for one, _ in many if one in weights] for many in (ready, later))
-    ends = [(one, To.OFF) for one in _sleepers(it) if one.name != model.name]
-    ways: list[Chosen] = [
-        ready,
+    ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
+    later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
+    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
+    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
+    weights = [] if waits else parkable(it, model.name)
+    rest, after_ready, after_later = (
+        [(one, Wish.PARK) for one in weights if one in those]
+        for those in (_at_rest(it), [one for one, _ in ready], [one for one, _ in later])
+    )
+    ends = [(one, Wish.END) for one in _sleepers(it) if one.name != model.name]
+    for options in (
         [*ready, *later],
-        [*ready, *rest, *then],
-        [*ready, *later, *rest, *then, *later_then],
-        [*ready, *rest, *then, *ends],
-    ]
-    chosen, short = _enough(it, lacking, ways[0])
-    for options in ways[1:] if short else ():
+        [*ready, *rest, *after_ready, *later, *after_later],
+        [*ready, *rest, *after_ready, *ends],
+    ):
         chosen, short = _enough(it, lacking, options)
         if not short:
             break
-    if short:
+    else:
         said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
         return Blocked(math.inf, f"{said} are missing")
-    park = [one for one, to in chosen if to is To.PARKED]
-    down = [one for one in awake if (one, To.ASLEEP) in chosen or one in park]
+    park = [one for one, wish in chosen if wish is Wish.PARK]
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in park]
     sleep = tuple(one.name for one in down if not (park and one.wish is Wish.SLEEP))
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    end = tuple(one.name for one, to in chosen if to is To.OFF)
+    end = tuple(one.name for one, wish in chosen if wish is Wish.END)
     parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
     if park and not (sleep or end or parks_now):
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in park)} go to host memory first")
@@ -400,18 +386,18 @@ def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
     return key
 
 
-Chosen = list[tuple[Model, To]]
+Chosen = list[tuple[Model, Wish]]
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
     """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
-    short, chosen = dict(lacking), list[tuple[Model, To]]()
-    for model, to in options:
+    short, chosen = dict(lacking), list[tuple[Model, Wish]]()
+    for model, wish in options:
         if not short:
             break
-        gives = _gives(it, model, to)
+        gives = _gives(it, model, wish)
         if any(gives.get(device, 0) > 0 for device in short):
-            chosen.append((model, to))
+            chosen.append((model, wish))
             short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
     if not short:
         for one in chosen[:-1]:  # a later one may have made it needless
@@ -422,8 +408,9 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
     return chosen, short
 
 
-def _gives(it: Picture, model: Model, to: To) -> Mapping[str, int]:
-    if to is To.PARKED:
+def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
+    """`PARK`: of one that is asleep by then."""
+    if wish is Wish.PARK:
         return model.weights
-    after = it.has(model, State.ASLEEP if to is To.ASLEEP else State.OFF)
+    after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

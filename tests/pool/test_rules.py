@@ -708,6 +708,19 @@ def test_a_load_that_waits_for_room_for_its_weights_has_others_parked() -> None:
     assert pool.wishes() == []
 
 
+def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_model_loads() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40), running=False)
+    pool.launcher(a=e.Child(True), b=e.Child(True))
+    pool.lock("a")
+    pool.lock("b", resting=True)
+    pool.weights(a=30, b=40)
+    pool.entries = {"c": {"preload": True}}
+    pool.configure("abc")
+    assert pool.wishes() == [] and pool.state("b") is State.LOADING, "b takes less when it has loaded"
+    pool.lock("b", resting=True, ready=True)
+    assert pool.wishes() == [("park", "a")]
+
+
 def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_waiter_is_told() -> None:
     pool = crowded()
     before = outlooks(pool.machine.picture, {}, pool.now)
