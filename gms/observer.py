@@ -16,18 +16,7 @@ from gms.shell.rundir import devices
 from sidecar.wire import observer as looking
 from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, Whom
 
-__all__ = [
-    "TIMEOUT_S",
-    "AskStatus",
-    "NoServer",
-    "Observer",
-    "ObserverError",
-    "Status",
-    "Watch",
-    "devices",
-    "watch_forever",
-    "whom",
-]
+__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Status", "devices", "watch_forever", "whom"]
 
 Status = m.Status
 AskStatus, Watch = m.AskStatus, m.Watch

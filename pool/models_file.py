@@ -87,16 +87,8 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     profiles: Annotated[list[Profile], Meta(max_length=1000)] = []
 
     def host_rules(self) -> HostRules:
-        return HostRules(
-            swap_share=self.swap_share,
-            drain_s=self.drain_s,
-            ageing_s=self.ageing_s,
-            longest_wait_s=self.longest_wait_s,
-            default=self.default,
-            default_after_s=self.default_after_s,
-            asleep={device: size(most) for device, most in self.asleep.items()},
-            api_launch=self.api_launch,
-        )
+        said = {name: getattr(self, name) for name in HostRules.__struct_fields__}
+        return HostRules(**said | {"asleep": {device: size(most) for device, most in self.asleep.items()}})
 
     @property
     def flags(self) -> Flags:

@@ -109,6 +109,8 @@ class Down:
 
 
 Step = Up | Down
+Chosen = list[tuple[Model, Wish]]
+"""What could be wished of whom, or is."""
 
 
 @dataclass(frozen=True)
@@ -246,12 +248,6 @@ def parkable(it: Picture, up: str = "") -> list[Model]:
     return found
 
 
-def _at_rest(it: Picture) -> list[Model]:
-    """Those of whose weights no process has need, or soon has none."""
-    found = [one for one in it.models.values() if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
-    return found + [one for one in it.models.values() if one.state is State.DRAINING]
-
-
 def _candidate(it: Picture, model: Model) -> bool:
     if model.outdated or (model.leaving and not model.demand.wants):
         return False
@@ -329,19 +325,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
     ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
     later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
-    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
-    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
-    weights = [] if waits else parkable(it, model.name)
-    rest, after_ready, after_later = (
-        [(one, Wish.PARK) for one in weights if one in those]
-        for those in (_at_rest(it), [one for one, _ in ready], [one for one, _ in later])
-    )
-    ends = [(one, Wish.END) for one in _sleepers(it) if one.name != model.name]
-    for options in (
-        [*ready, *later],
-        [*ready, *rest, *after_ready, *later, *after_later],
-        [*ready, *rest, *after_ready, *ends],
-    ):
+    for options in _ways(it, model, ready, later):
         chosen, short = _enough(it, lacking, options)
         if not short:
             break
@@ -360,6 +344,22 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     if park and not (sleep or end or parks_now):
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in park)} go to host memory first")
     return Up(model.name, sleep, end, parks_now, cost, room_first=bool(park))
+
+
+def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[Chosen]:
+    """What could be wished so that it has room; what is taken first comes first."""
+    yield [*ready, *later]
+    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
+    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
+    weights = [] if waits else parkable(it, model.name)
+    at_rest = [one for one in weights if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
+    at_rest += [one for one in weights if one.state is State.DRAINING]
+    rest, after_ready, after_later = (
+        [(one, Wish.PARK) for one in weights if one in those]
+        for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
+    )
+    yield [*ready, *rest, *after_ready, *later, *after_later]
+    yield [*ready, *rest, *after_ready, *((one, Wish.END) for one in _sleepers(it) if one.name != model.name)]
 
 
 def price(it: Picture, up: Model, down: Model) -> float:
@@ -384,9 +384,6 @@ def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
         return busy, kept, -model.demand.priority, model.since if busy else model.used_at
 
     return key
-
-
-Chosen = list[tuple[Model, Wish]]
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:

@@ -55,8 +55,9 @@ def _too_large(it: Picture, model: Model) -> str:
     if not too_large(it, model):
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
-    others = "what others have isn't counted (vramctl status: leased and foreign)"
-    return f"it takes {need[of]} bytes of {of}, where all models together may have {most[of]}: {others}"
+    own = model.weights_in(State.AWAKE).get(of, 0)
+    others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
+    return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
 
 
 def waiting(it: Picture, now: float) -> dict[str, tuple[int, Blocked | None]]:

@@ -16,19 +16,20 @@ from tests.many.host import DEVICE, Host
 from tests.many.test_swaps import known
 
 pytestmark = pytest.mark.chaos
-WEIGHTS, KV = 6 << 20, 8 << 20
-"""What each model takes; of 18 MiB one can be awake with the weights of another beside it."""
-CAPACITY = 18 << 20
+PIECE = 6 << 20
+"""What each model's weights take, and the rest of it. (All memory is in pieces of one size: so wherever one is free it
+will do, as on a GPU, and not on every host device.)
+"""
 ROUNDS = 8
 
 
 def models(names: str, **more: Any) -> dict[str, dict[str, Any]]:
-    words = ("--kv-bytes", str(KV))
-    return {name: {"arguments": ["--seed", str(n), *words], "memory": KV, **more} for n, name in enumerate(names)}
+    words = ("--kv-bytes", str(PIECE), "--max-model-len", "1024")
+    return {name: {"arguments": ["--seed", str(n), *words], "memory": PIECE, **more} for n, name in enumerate(names)}
 
 
 def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_nothing_grows(house: House) -> None:
-    host = Host(house, models("abc"), capacity=CAPACITY, swap_share=0.9, drain_s=0.0).ready()
+    host = Host(house, models("abc"), capacity=3 * PIECE, swap_share=0.9, drain_s=0.0).ready()
     asked = [host.stream(name, "Once") for name in "abc"]
     like = known(host, asked)
     before = (0, 0)
@@ -37,7 +38,7 @@ def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_no
             check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
             shown = host.shown()
             here, parked = (sum(getattr(one, what).get(DEVICE, 0) for one in shown) for what in ("weights", "parked"))
-            assert here + parked == 3 * WEIGHTS and here + KV <= CAPACITY and parked >= WEIGHTS, shown
+            assert here + parked == 3 * PIECE and here <= 2 * PIECE, shown
         if number == ROUNDS // 3:
             before = host.descriptors_and_memory()
     after = host.descriptors_and_memory()
@@ -48,7 +49,7 @@ def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_no
 
 
 def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_are_parked(house: House) -> None:
-    host = Host(house, models("abc"), capacity=CAPACITY - (2 << 20)).ready()
+    host = Host(house, models("abc"), capacity=2 * PIECE).ready()
     asked = [host.stream(name, "Once") for name in "abc"]
     known(host, asked)
     assert sum(one.failures for one in host.shown()) == 0
@@ -65,12 +66,12 @@ def parks_now(house: House) -> None:
 
 
 def test_a_pool_that_is_killed_while_it_parks_loses_nothing_and_the_next_one_goes_on(house: House) -> None:
-    host = Host(house, models("ab"), capacity=CAPACITY - (2 << 20), swap_share=0.9, drain_s=0.0).ready()
+    host = Host(house, models("ab"), capacity=2 * PIECE, swap_share=0.9, drain_s=0.0).ready()
     asked = [host.stream(name, "Once") for name in "ab"]
     like = known(host, asked)
 
     async def story() -> None:
-        for number in range(6):
+        for number in range(4):
             place = number % 2
             running = asyncio.create_task(all_of(host.port, asked, None, [place]))
             await asyncio.to_thread(parks_now, house)

@@ -659,7 +659,7 @@ def test_what_may_not_be_parked_stays_and_nothing_waits_behind_a_model_that_has_
         pool.weights(parked=dict.fromkeys("abc", 30), a=30, b=30)
     pool.wants("c", oldest_wait_ms=1000)
     said = outlooks(pool.machine.picture, {}, pool.now)["c"].why
-    assert pool.wishes() == [] and "it takes 70 bytes" in said
+    assert pool.wishes() == [] and "it takes 40 bytes" in said, "beside its weights"
     pool.wants("a")
     assert pool.wishes() == ([("wake", "a")])
 
@@ -713,12 +713,19 @@ def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_m
     pool.launcher(a=e.Child(True), b=e.Child(True))
     pool.lock("a")
     pool.lock("b", resting=True)
-    pool.weights(a=30, b=40)
+    pool.weights(a=30, b=20)
     pool.entries = {"c": {"preload": True}}
     pool.configure("abc")
     assert pool.wishes() == [] and pool.state("b") is State.LOADING, "b takes less when it has loaded"
-    pool.lock("b", resting=True, ready=True)
-    assert pool.wishes() == [("park", "a")]
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")], "a request doesn't wait for that"
+    pool = Pool("ac", sizes={"a": 60, "c": 60}, running=False)
+    pool.launcher(a=e.Child(True))
+    pool.lock("a")
+    pool.weights(a=50)
+    pool.entries = {"c": {"preload": True}}
+    pool.configure("ac")
+    assert pool.wishes() == [("park", "a")], "nothing loads"
 
 
 def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_waiter_is_told() -> None:
