@@ -728,6 +728,66 @@ def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_m
     assert pool.wishes() == [("park", "a")], "nothing loads"
 
 
+def test_while_one_goes_to_sleep_whose_weights_are_parked_then_no_other_gives_way() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["c"].learned = e.Learned(asleep={GPU: 30})
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.lock("a", resting=True, held=True, draining=True)
+    assert pool.wishes() == []
+
+
+def test_those_that_are_wanted_too_are_parked_last_and_before_them_the_more_urgent() -> None:
+    pool = crowded()
+    pool.wants("b", waiting=0, served=1)
+    pool.wants("c", oldest_wait_ms=1000)
+    assert pool.wishes() == [("park", "a")], "which was used before b"
+    pool = crowded()
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert ("park", "a") in pool.wishes()
+    pool = crowded()
+    pool.entries = {"b": {"priority": -1}}
+    pool.configure("abc")
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_what_is_on_its_way_to_host_memory_is_counted_there_once() -> None:
+    pool = crowded(host_left=30)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")]
+    pool.weights(0, parked={"b": 30, "c": 30}, a=30, b=30)
+    assert "the weights of b go to host memory first" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    two = Pool("abc", sizes={"a": 40, "b": 40, "c": 70})
+    two.weights(40, parked={"c": 30}, a=30, b=30)
+    two.wants("c")
+    assert two.wishes() == [], "there is room for one of both"
+
+
+def test_a_start_brings_parked_weights_back_so_they_need_room() -> None:
+    pool = Pool("ac", sizes={"a": 20, "c": 20}, running=False)
+    pool.launcher(a=e.Child(True))
+    pool.lock("a")
+    pool.weights(parked={"c": 30}, a=70)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_swaps_with_parking_have_longer_turns() -> None:
+    from pool.rules import view
+    from pool.rules.turns import cost_of
+
+    pool = Pool("ab", sizes=dict.fromkeys("ab", 40))
+    pool.weights(parked={"b": 30}, a=30)
+    a, b = (pool.machine.models[name] for name in "ab")
+    a.learned = b.learned = e.Learned(wake_s=1.0, sleep_s=0.5, park_s=4.0, wake_parked_s=3.0)
+    assert cost_of(b, a) == 7.5 and cost_of(a, b) == 1.5
+    pool.door(a=BUSY, b=ModelDemand(waiting=1))
+    assert view.quantum(pool.machine.picture) == pytest.approx(75.0), "they don't fit together, with their weights"
+
+
 def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_waiter_is_told() -> None:
     pool = crowded()
     before = outlooks(pool.machine.picture, {}, pool.now)
