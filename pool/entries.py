@@ -224,6 +224,10 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool
     turn: int
     estimate_ms: int | None
+    weights: dict[str, int] = {}
+    """Device -> what its weights take there, as GMS says, beside `bytes`."""
+    parked: dict[str, int] = {}
+    """Device -> how many bytes of its weights are parked in host memory."""
     waiting: int = 0
     streaming: int = 0
     paused: int = 0

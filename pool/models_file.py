@@ -75,6 +75,11 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         dict[str, Size],
         Meta(description="how much engines that are asleep may keep together, by device and `host`; the rest is ended"),
     ] = {}
+    host_memory: Annotated[
+        Size,
+        Meta(description="how much of the host's memory weights may take that make room on a device for others, all "
+             "devices together: each has an equal share; empty: half of what is left at the start"),
+    ] = ""  # fmt: skip
     allow_cloud_fallback: Annotated[bool, Meta(description="until it is changed by PUT /failover/config")] = True
     api_launch: Annotated[
         bool, Meta(description="models may be launched by POST /failover/models, which runs programs on this host")
@@ -82,16 +87,8 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     profiles: Annotated[list[Profile], Meta(max_length=1000)] = []
 
     def host_rules(self) -> HostRules:
-        return HostRules(
-            swap_share=self.swap_share,
-            drain_s=self.drain_s,
-            ageing_s=self.ageing_s,
-            longest_wait_s=self.longest_wait_s,
-            default=self.default,
-            default_after_s=self.default_after_s,
-            asleep={device: size(most) for device, most in self.asleep.items()},
-            api_launch=self.api_launch,
-        )
+        said = {name: getattr(self, name) for name in HostRules.__struct_fields__}
+        return HostRules(**said | {"asleep": {device: size(most) for device, most in self.asleep.items()}})
 
     @property
     def flags(self) -> Flags:
@@ -249,7 +246,13 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
     for device in file.asleep if file.devices else ():
         if device not in (*file.devices, "host"):
             found.append(f"asleep: {device} is none of this host's{is_meant(device, (*file.devices, 'host'))}")
-    for key, most in {"capacity": file.capacity, "keep_free": file.keep_free, **file.asleep}.items():
+    sizes = {
+        "capacity": file.capacity,
+        "keep_free": file.keep_free,
+        "host_memory": file.host_memory or 0,
+        **file.asleep,
+    }
+    for key, most in sizes.items():
         try:
             size(most)
         except BadValue as error:
@@ -408,7 +411,9 @@ def changes(before: ModelsFile, after: ModelsFile) -> list[str]:
         found += [f"{name}: {', '.join(fields)} changed"] if fields else []
     rest = [field for field in _differ(before, after) if field != "models"]
     found += [f"{field} changed" for field in rest]
-    late = [field for field in rest if field in ("devices", "capacity", "keep_free", "listen", "metrics")]
+    late = [
+        field for field in rest if field in ("devices", "capacity", "keep_free", "host_memory", "listen", "metrics")
+    ]
     found += [f"{', '.join(late)}: not before failover models up is started again"] if late else []
     return sorted(found)
 

@@ -44,7 +44,7 @@ MAY_USE: dict[str, set[str]] = {
     "lockserver": {"evidence"},
     "gms": {"vram"},
     "fleet": set(),
-    "pool": {"lockserver", "vram"},
+    "pool": {"gms", "lockserver", "vram"},
     "vram": {"evidence"},
     "gateway": {"fleet", "lockserver", "pool"},
     "engine_shim": {"lockserver", "gms", "pool", "vram"},

@@ -124,7 +124,7 @@ def _show(listing: Listing, as_json: bool, paint: Paint) -> None:
 
 
 def lines(listing: Listing, paint: Paint, now: datetime) -> list[str]:
-    rows: list[tuple[str, ...]] = [("MODEL", "STATE", "TURN", "IN", "REQUESTS", "MEMORY", "LAST USED", "")]
+    rows: list[tuple[str, ...]] = [("MODEL", "STATE", "TURN", "IN", "REQUESTS", "MEMORY", "WEIGHTS", "LAST USED", "")]
     for model in sorted(listing.models, key=_order):
         in_s = "" if model.estimate_ms is None or model.state is State.AWAKE else f"{model.estimate_ms / 1000:.1f} s"
         rows.append(
@@ -135,6 +135,7 @@ def lines(listing: Listing, paint: Paint, now: datetime) -> list[str]:
                 in_s,
                 _requests(model),
                 ", ".join(f"{formatting.size(most)} of {device}" for device, most in model.bytes.items()),
+                _weights(model),
                 formatting.ago(model.last_used, now) if model.last_used else "",
                 model.why,
             )
@@ -157,6 +158,11 @@ def _order(model: ModelShown) -> tuple[int, int, str]:
     ranks = [State.AWAKE, State.DRAINING, State.WAKING, State.LOADING, State.FAILED]
     rank = ranks.index(model.state) if model.state in ranks else len(ranks)
     return rank, model.turn or 1000, model.name
+
+
+def _weights(model: ModelShown) -> str:
+    parts = {"": sum(model.weights.values()), " parked": sum(model.parked.values())}
+    return ", ".join(f"{formatting.size(most)}{word}" for word, most in parts.items() if most)
 
 
 def _requests(model: ModelShown) -> str:

@@ -74,6 +74,8 @@ def children(options: Options) -> list[Child]:
     capacity = ("--capacity", str(size(spec.capacity))) if options.on_host else ()
     named = ("--devices", ",".join(options.devices)) if "cuda" not in options.devices else ()
     metrics = ("--metrics", spec.metrics) if spec.metrics else ()
+    parked = () if spec.host_memory == "" else ("--host-memory", str(size(spec.host_memory)))
+    on = ("--devices", ",".join(options.devices))
 
     def child(name: str, part: str, *command: str) -> Child:
         return Child(name, command, part_environment.told(part, options.environment), _kept(options))
@@ -82,7 +84,7 @@ def children(options: Options) -> list[Child]:
     return [
         child(LOCK, part_environment.LOCK, "lockserver", "--locks", str(options.run_dir / LOCKS), *memory),
         child(LEDGER, part_environment.LEDGER, "vram", *place, *memory, *keep_free),
-        child(GMS, part_environment.GMS, "gms", *place, "--ledger", "--devices", ",".join(options.devices), *capacity),
+        child(GMS, part_environment.GMS, "gms", *place, "--ledger", *on, *capacity, *parked),
         child(POOL, part_environment.POOL, "pool", *place, "--models", str(options.models), *named, *metrics),
         child(
             DOOR, part_environment.DOOR, DOOR_MODULE, "--pool", str(options.run_dir),

@@ -50,6 +50,9 @@ class Learned(Event, frozen=True):
     wake_s: float | None = None
     sleep_s: float | None = None
     load_s: float | None = None
+    park_s: float | None = None
+    wake_parked_s: float | None = None
+    """A wake that brings its weights back from host memory."""
     bytes: dict[str, int] = {}
     asleep: dict[str, int] = {}
 
@@ -114,11 +117,30 @@ class LedgerSeen(Event, frozen=True):
     """None: the ledger doesn't answer."""
 
     room: dict[str, int] | None
-    """Device -> what all models together may have."""
+    """Device -> what all models together may have, with their weights."""
     leases: dict[str, dict[str, int]] = {}
-    """Model -> what its engines have leased, by device."""
+    """Model -> what its engines have leased, by device, without its weights."""
     lacking: dict[str, dict[str, int]] = {}
     """Model -> how much more of each device would have to be free for what its engine waits for there."""
+
+
+class WeightsSeen(Event, frozen=True):
+    """GMS of one device. None: it doesn't answer, so nothing of it is parked now; what it has is where it was."""
+
+    device: str
+    here: dict[str, int] | None
+    """Model -> what its weights take of the device."""
+    parked: dict[str, int] = {}
+    """Model -> what they take of the host's memory."""
+    host_left: int = 0
+    """How much more of it parked weights may take."""
+
+
+class ParkEnded(Event, frozen=True):
+    """A wish to park has been carried out; or hasn't, and this is why."""
+
+    model: str
+    why: str = ""
 
 
 class Child(Event, frozen=True):
@@ -156,6 +178,12 @@ class Start(Effect, frozen=True):
 
 
 class End(Effect, frozen=True):
+    model: str
+
+
+class Park(Effect, frozen=True):
+    """Its weights are to go from its devices to host memory."""
+
     model: str
 
 

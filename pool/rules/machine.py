@@ -28,6 +28,10 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
     put to sleep (its answers are paused), ended, and started with the new one.
+14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
+    memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
+    that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
+    again after a pause that grows.
 """
 
 import math
@@ -39,7 +43,7 @@ import msgspec
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
-from pool.rules.model import ON_DEVICE, Model, Wish, averaged, merged
+from pool.rules.model import ON_DEVICE, Model, Wish, averaged, merged, pause_s
 from pool.rules.plan import Down, Picture, Step, plan
 from sidecar.machine.context import Context, Time
 from sidecar.terminal.names import is_meant
@@ -75,6 +79,7 @@ class Machine:
     def handle(self, event: Any, time: Time) -> list[Effects]:
         self.context.begin(time)
         _HANDLERS[type(event)](self, event)
+        self.picture.weigh()
         self._settle()
         self._end_pauses()
         self._watch_states()
@@ -174,7 +179,8 @@ class Machine:
             self._failed(model, view.why or "its lock is at rest again")
         elif view.serving and not view.draining and model.wish is not Wish.SLEEP:
             if model.wish is Wish.WAKE:
-                self._learn(model, wake_s=averaged(model.learned.wake_s, now - model.room_at))
+                kind = "wake_parked_s" if model.brings_back else "wake_s"
+                self._learn(model, **{kind: averaged(getattr(model.learned, kind), now - model.room_at)})
                 model.swaps += 1
                 model.begun, model.used_at, model.wish = False, max(model.used_at, now), Wish.NONE
             model.works()
@@ -199,6 +205,34 @@ class Machine:
                 model.lacks_since = self.context.now
             self._measure(model)
         self.context.changed = True
+
+    def _on_weights(self, event: e.WeightsSeen) -> None:
+        device = event.device
+        self.picture.host_left[device] = event.host_left
+        if event.here is None:
+            return
+        for name, model in self.models.items():
+            for has, said in ((model.weights, event.here), (model.parked, event.parked)):
+                size = said.get(name, 0)
+                self.context.changed = self.context.changed or size != has.get(device, 0)
+                has.pop(device, None)
+                has |= {device: size} if size else {}
+
+    def _on_parked(self, event: e.ParkEnded) -> None:
+        model, now = self.models.get(event.model), self.context.now
+        if model is None or model.wish is not Wish.PARK:
+            return
+        model.wish = Wish.NONE
+        self.context.changed = True
+        if event.why:
+            model.parks_failed += 1
+            model.park_at = now + pause_s(model.parks_failed)
+            again_s = round(model.park_at - now, 1)
+            self.context.note("park_failed", model=model.name, why=event.why, again_in_s=again_s)
+            return
+        self._learn(model, park_s=averaged(model.learned.park_s, now - model.wished_at))
+        model.parked, model.weights, model.parks_failed = model.parked | model.weights, {}, 0
+        self.context.note("parked", model=model.name, bytes=sum(model.parked.values()))
 
     def _measure(self, model: Model) -> None:
         """What it has while it is awake is what it needs."""
@@ -258,11 +292,13 @@ class Machine:
         it.settled = not unseen or not self.context.wait_until(self._began_at + SETTLE_S)
 
     def _end_pauses(self) -> None:
-        """Doors are told that a model which has failed may be asked for again."""
+        """Doors are told that a model which has failed may be asked for again; and what couldn't be parked may be."""
         for model in self.models.values():
             if model.retry_at > -math.inf and not self.context.wait_until(model.retry_at):
                 model.retry_at = -math.inf
                 self.context.changed = True
+            if model.park_at > -math.inf and not self.context.wait_until(model.park_at):
+                model.park_at = -math.inf
 
     def _on_tick(self, event: e.Tick) -> None:
         pass
@@ -340,9 +376,13 @@ class Machine:
         self.picture.budget.spend(devices, step.cost_s, now, borrows=busy)
         if step.sleep:
             self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
-        if step.more:
+        for name in step.park:
+            self.models[name].wished(Wish.PARK, now)
+            context.out.append(e.Park(name))
+        if step.room_first:
             model.behind, model.lacks_since = model.behind | set(step.sleep), now
-            context.note("makes_room", model=model.name, sleep=",".join(step.sleep))
+            parks = {"park": ",".join(step.park)} if step.park else {}
+            context.note("makes_room", model=model.name, sleep=",".join(step.sleep), **parks)
             return
         starts = not model.child.running
         for_it = {"for_it": ",".join((*step.sleep, *step.end))} if step.sleep or step.end else {}
@@ -404,5 +444,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.LockAnswered: Machine._on_answered,
     e.LedgerSeen: Machine._on_ledger,
     e.LauncherSeen: Machine._on_launcher,
+    e.WeightsSeen: Machine._on_weights,
+    e.ParkEnded: Machine._on_parked,
     e.Tick: Machine._on_tick,
 }

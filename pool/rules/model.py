@@ -16,6 +16,8 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 """Back-off after a failure: it doubles."""
 WAKE_S, SLEEP_S, LOAD_S = 1.0, 0.5, 60.0
 """Until it was measured."""
+COPIED = 2 << 30
+"""Bytes of weights that go to host memory, or come back, in a second: until that was measured."""
 NEWEST_COUNTS = 0.3
 """The weight of the newest measurement among those before."""
 ON_DEVICE = frozenset({State.WAKING, State.AWAKE})
@@ -28,6 +30,7 @@ class Wish(enum.Enum):
     END = "end"
     WAKE = "wake"
     SLEEP = "sleep"
+    PARK = "park"
 
 
 @dataclass
@@ -127,6 +130,15 @@ class Model:
     lacking: Mapping[str, int] = field(default_factory=dict)
     """It waits in the ledger, and so much of each device is missing."""
     lacks_since: float = math.inf
+    weights: dict[str, int] = field(default_factory=dict)
+    """What its weights take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
+    parked: dict[str, int] = field(default_factory=dict)
+    """What they take of the host's memory, by the device that they are of."""
+    brings_back: bool = False
+    """They were parked when its wake was wished."""
+    parks_failed: int = 0
+    park_at: float = -math.inf
+    """They couldn't be parked: not tried again before that."""
     learned: Learned = field(default_factory=Learned)
     swaps: int = 0
     pauses: int = 0
@@ -188,7 +200,23 @@ class Model:
 
     @property
     def wake_s(self) -> float:
+        if self.parked:
+            return self.wake_parked_s
         return WAKE_S if self.learned.wake_s is None else self.learned.wake_s
+
+    @property
+    def wake_parked_s(self) -> float:
+        known = self.learned
+        return (known.wake_s or WAKE_S) + self._copy_s if known.wake_parked_s is None else known.wake_parked_s
+
+    @property
+    def park_s(self) -> float:
+        return self._copy_s if self.learned.park_s is None else self.learned.park_s
+
+    @property
+    def _copy_s(self) -> float:
+        """On all devices at once."""
+        return max((*self.weights.values(), *self.parked.values()), default=0) / COPIED
 
     @property
     def sleep_s(self) -> float:
@@ -199,7 +227,9 @@ class Model:
         return LOAD_S if self.learned.load_s is None else self.learned.load_s
 
     def bytes(self, state: State, most: Mapping[str, int]) -> Mapping[str, int]:
-        """What it has of each device in this state. `most`: all there is, which one takes whose need isn't known."""
+        """What it has of each device in this state, beside its weights. `most`: all there is without weights, which
+        one takes whose need isn't known.
+        """
         if state in (State.OFF, State.STOPPING) or (state is State.FAILED and not self.child.running):
             return {}
         if state in ON_DEVICE:
@@ -209,23 +239,37 @@ class Model:
 
     def needs(self, most: Mapping[str, int]) -> Mapping[str, int]:
         known = self.learned.bytes or self.rules.bytes
-        return known or {device: most.get(device, 0) for device in self.rules.devices}
+        return known or {
+            device: max(most.get(device, 0) - self.parked.get(device, 0), 0) for device in self.rules.devices
+        }
+
+    def weights_in(self, state: State) -> Mapping[str, int]:
+        """What its weights take of each device in this state."""
+        if state is not State.LOADING and state not in ON_DEVICE:
+            return self.weights
+        devices = self.weights.keys() | self.parked.keys()
+        return {device: max(self.weights.get(device, 0), self.parked.get(device, 0)) for device in devices}
 
     # -- transitions -----------------------------------------------------------------------------------------------
 
     def wished(self, wish: Wish, now: float) -> None:
         self.wish, self.taken, self.behind = wish, False, frozenset()
         self.wished_at = self.room_at = self.drained_at = now
+        self.brings_back = wish is Wish.WAKE and bool(self.parked)
 
     def failed(self, why: str, now: float) -> None:
         self.wish = Wish.NONE
         self.failures += 1
         self.failures_total += 1
         self.why_failed = why
-        self.retry_at = now + min(FIRST_PAUSE_S * 2 ** (self.failures - 1), MOST_PAUSE_S)
+        self.retry_at = now + pause_s(self.failures)
 
     def works(self) -> None:
         self.failures, self.why_failed, self.retry_at = 0, "", -math.inf
+
+
+def pause_s(failures: int) -> float:
+    return min(FIRST_PAUSE_S * 2.0 ** (failures - 1), MOST_PAUSE_S)
 
 
 def averaged(before: float | None, seen: float) -> float:

@@ -4,7 +4,7 @@ The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pool.entries import State
@@ -14,6 +14,8 @@ from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
 
 LACKS_S = 0.5
 """So long what has just been given back may take to be seen."""
+AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
+"""No process reads its weights."""
 
 
 @dataclass
@@ -24,10 +26,14 @@ class Picture:
     models: dict[str, Model] = field(default_factory=dict)
     room: dict[str, int] | None = None
     """The ledger's; None while it doesn't answer."""
+    beside_weights: dict[str, int] = field(default_factory=dict)
+    """What of it is left for all models while all weights stay where they are."""
     launched: bool = False
     """The launcher answers."""
     settled: bool = False
     """All that ran when this pool began has been seen."""
+    host_left: dict[str, int] = field(default_factory=dict)
+    """Device -> how much more of the host's memory its weights may take."""
     budget: SwapBudget = field(default_factory=lambda: SwapBudget(0.1))
 
     @property
@@ -44,23 +50,35 @@ class Picture:
         """What all models together may have, with the budget of those that are asleep."""
         return (self.room or {}) | {_asleep(device): most for device, most in self.host.asleep.items()}
 
+    def weigh(self) -> None:
+        taken = together(model.weights for model in self.models.values())
+        self.beside_weights = {
+            device: max(most - taken.get(device, 0), 0) for device, most in (self.room or {}).items()
+        }
+
     def taken(self) -> dict[str, int]:
         """What all models have, or will when what is under way is done."""
-        found: dict[str, int] = {}
-        for model in self.models.values():
-            for device, size in self.has(model, model.state).items():
-                found[device] = found.get(device, 0) + size
-        return found
+        return together(self.has(model, model.state) for model in self.models.values())
 
     def free(self) -> dict[str, int]:
         taken = self.taken()
         return {device: size - taken.get(device, 0) for device, size in self.most.items()}
 
     def has(self, model: Model, state: State) -> Mapping[str, int]:
-        bytes_ = model.bytes(state, self.room or {})
+        bytes_ = model.bytes(state, self.beside_weights)
         if state in ON_DEVICE:
-            return {**bytes_, _asleep(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
-        return {**bytes_, **{_asleep(device): size for device, size in bytes_.items()}}
+            asleep = {_asleep(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
+        else:
+            asleep = {_asleep(device): size for device, size in bytes_.items()}
+        return together((bytes_, model.weights_in(state), asleep))
+
+
+def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in many:
+        for device, size in one.items():
+            found[device] = found.get(device, 0) + size
+    return found
 
 
 def _asleep(device: str) -> str:
@@ -69,15 +87,18 @@ def _asleep(device: str) -> str:
 
 @dataclass(frozen=True)
 class Up:
-    """This model is to be awake (or to be started); these are put to sleep for it, and these ended."""
+    """This model is to be awake (or to be started); these are put to sleep for it, these ended, and of these the
+    weights parked.
+    """
 
     model: str
     sleep: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
+    park: tuple[str, ...] = ()
     cost_s: float = 0.0
     """What a budget pays for it."""
-    more: bool = False
-    """It was wished already, and lacks room."""
+    room_first: bool = False
+    """It is wished once weights are parked; or was wished already, and lacks room."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,8 @@ class Down:
 
 
 Step = Up | Down
+Chosen = list[tuple[Model, Wish]]
+"""What could be wished of whom, or is."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +219,33 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def too_large(it: Picture, model: Model) -> bool:
-    """It takes more than all models together may have at the moment: none waits behind it for what can't be."""
-    most = it.most
+    """It takes more than can be had at the moment: none waits behind it for what can't be."""
+    most = most_for(it, model)
     return any(size > most[device] for device, size in target(it, model).items() if device in most)
+
+
+def most_for(it: Picture, model: Model) -> dict[str, int]:
+    """What all models together may have, without the weights of others that stay in the device."""
+    goes = parkable(it, model.name)
+    stay = together(one.weights for one in it.models.values() if one.name != model.name and one not in goes)
+    return {device: most - stay.get(device, 0) for device, most in it.most.items()}
+
+
+def parkable(it: Picture, up: str = "") -> list[Model]:
+    """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
+    that are on their way, then those that are missed least.
+    """
+    left, found = dict(it.host_left), list[Model]()
+    others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
+    others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
+    for one in others:
+        takes = {} if one.parked else one.weights  # `host_left` is without what is being copied
+        if one.park_at > -math.inf or (one.parked and one.wish is not Wish.PARK):  # another process moves it
+            continue
+        if all(size <= left.get(device, 0) for device, size in takes.items()):
+            left |= {device: left[device] - size for device, size in takes.items()}
+            found.append(one)
+    return found
 
 
 def _candidate(it: Picture, model: Model) -> bool:
@@ -219,7 +266,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     free = it.free() if waits else {}
     look, closed = math.inf, set[str]()
     for model in it.models.values():
-        if model.lacking and not model.behind and model.state is State.WAKING:
+        if model.lacking and not model.behind and model.state in (State.WAKING, State.LOADING):
             found = _more_room(it, model, now)
             if isinstance(found, Up):
                 return found, look
@@ -246,7 +293,9 @@ def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
     if now < model.lacks_since + LACKS_S:
         return Blocked(model.lacks_since + LACKS_S, "")
     found = make_room(it, model, model.lacking, now)
-    return replace(found, more=True, end=()) if isinstance(found, Up) else found
+    if isinstance(found, Blocked):
+        return found
+    return replace(found, room_first=True, end=()) if found.sleep or found.park else Blocked(math.inf, "")
 
 
 def target(it: Picture, model: Model) -> Mapping[str, int]:
@@ -270,35 +319,55 @@ def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str
 
 
 def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
-    """Who is put to sleep, or ended, so that so much more is free."""
+    """Who is put to sleep, or ended, and whose weights are parked, so that so much more is free."""
     awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
     awake.sort(key=_missed(now))
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
-    ready = [(one, State.ASLEEP) for one in awake if when[one.name].least <= now]
-    later = [(one, State.ASLEEP) for one in awake if now < when[one.name].least < math.inf]
-    chosen, short = _enough(it, lacking, ready)
-    if short:
-        chosen, short = _enough(it, lacking, [*ready, *later])
-    if short:
-        ends = [(one, State.OFF) for one in _sleepers(it) if one.name != model.name]
-        chosen, short = _enough(it, lacking, [*ready, *ends])
-    if short:
+    ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
+    later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
+    for options in _ways(it, model, ready, later):
+        chosen, short = _enough(it, lacking, options)
+        if not short:
+            break
+    else:
         said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
         return Blocked(math.inf, f"{said} are missing")
-    sleep = tuple(one.name for one, to in chosen if to is State.ASLEEP)
+    park = [one for one, wish in chosen if wish is Wish.PARK]
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in park]
+    sleep = tuple(one.name for one in down if not (park and one.wish is Wish.SLEEP))
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    return Up(model.name, sleep, tuple(one.name for one, to in chosen if to is State.OFF), cost)
+    end = tuple(one.name for one, wish in chosen if wish is Wish.END)
+    parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
+    if park and not (sleep or end or parks_now):
+        return Blocked(math.inf, f"the weights of {', '.join(one.name for one in park)} go to host memory first")
+    return Up(model.name, sleep, end, parks_now, cost, room_first=bool(park))
+
+
+def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[Chosen]:
+    """What could be wished so that it has room; what is taken first comes first."""
+    yield [*ready, *later]
+    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
+    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
+    weights = [] if waits else parkable(it, model.name)
+    at_rest = [one for one in weights if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
+    at_rest += [one for one in weights if one.state is State.DRAINING]
+    rest, after_ready, after_later = (
+        [(one, Wish.PARK) for one in weights if one in those]
+        for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
+    )
+    yield [*ready, *rest, *after_ready, *later, *after_later]
+    yield [*ready, *rest, *after_ready, *((one, Wish.END) for one in _sleepers(it) if one.name != model.name)]
 
 
 def price(it: Picture, up: Model, down: Model) -> float:
     """What a budget pays for this swap: its cost, in seconds, and less where others go on beside it."""
-    moved, beside = up.needs(it.room or {}), 0.0
+    moved, beside = up.needs(it.beside_weights), 0.0
     for device in down.rules.devices:
-        on = sum(it.has(one, one.state).get(device, 0) for one in it.models.values() if one.state is State.AWAKE)
-        rest = on - it.has(down, State.AWAKE).get(device, 0)
+        awake = [one for one in it.models.values() if one.state is State.AWAKE and one is not down]
+        rest = sum(one.needs(it.beside_weights).get(device, 0) for one in awake)
         if rest > 0:
             beside = max(beside, rest / (rest + moved.get(device, 0)))
     return cost_of(up, down) * (1 - beside)
@@ -317,18 +386,15 @@ def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
     return key
 
 
-Chosen = list[tuple[Model, State]]
-
-
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
     """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
-    short, chosen = dict(lacking), list[tuple[Model, State]]()
-    for model, to in options:
+    short, chosen = dict(lacking), list[tuple[Model, Wish]]()
+    for model, wish in options:
         if not short:
             break
-        gives = _gives(it, model, to)
+        gives = _gives(it, model, wish)
         if any(gives.get(device, 0) > 0 for device in short):
-            chosen.append((model, to))
+            chosen.append((model, wish))
             short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
     if not short:
         for one in chosen[:-1]:  # a later one may have made it needless
@@ -339,6 +405,9 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
     return chosen, short
 
 
-def _gives(it: Picture, model: Model, to: State) -> dict[str, int]:
-    after = it.has(model, to) if to is not State.OFF else {}
+def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
+    """`PARK`: of one that is asleep by then."""
+    if wish is Wish.PARK:
+        return model.weights
+    after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

@@ -45,7 +45,8 @@ class SwapBudget:
 
 
 def cost_of(up: Model, down: Model) -> float:
-    return down.sleep_s + up.wake_s
+    """In seconds. What is parked comes back in the place of another's weights, which have to be parked."""
+    return down.sleep_s + up.wake_s + (down.park_s if up.parked else 0.0)
 
 
 def effective(model: Model, host: HostRules, now: float) -> float:

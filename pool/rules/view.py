@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pool.entries import ModelOutlook, ModelShown, State
 from pool.rules.model import Demand, Model
-from pool.rules.plan import Blocked, Picture, queue, room_for, target, too_large
+from pool.rules.plan import Blocked, Picture, most_for, parkable, queue, room_for, target, together, too_large
 from sidecar.machine.context import rfc3339
 
 WORDS = {
@@ -51,12 +51,13 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
 
 def _too_large(it: Picture, model: Model) -> str:
     """Why none can say when it is waked; empty if it fits."""
-    most, need = it.most, target(it, model)
+    most, need = most_for(it, model), target(it, model)
     if not too_large(it, model):
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
-    others = "what others have isn't counted (vramctl status: leased and foreign)"
-    return f"it takes {need[of]} bytes of {of}, where all models together may have {most[of]}: {others}"
+    own = model.weights_in(State.AWAKE).get(of, 0)
+    others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
+    return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
 
 
 def waiting(it: Picture, now: float) -> dict[str, tuple[int, Blocked | None]]:
@@ -96,14 +97,21 @@ def estimate(it: Picture, model: Model, turn: int, blocked: Blocked | None, now:
 def a_turn(it: Picture, model: Model) -> float:
     """How long each model has its devices where several want them without end, with the swap to the next."""
     others = [one for one in it.models.values() if set(one.rules.devices) & set(model.rules.devices)]
-    return max(one.sleep_s + one.wake_s for one in [*others, model]) / it.budget.share
+    parks = any(one.parked for one in others)
+    costs = (one.sleep_s + (one.park_s + one.wake_parked_s if parks else one.wake_s) for one in [*others, model])
+    return max(costs) / it.budget.share
 
 
 def _together(it: Picture, device: str) -> int:
     """How many of those that are wanted fit on this device together."""
-    most = it.room or {}
-    needs = sorted((one.needs(most).get(device, 0) for one in _wanted(it, device)), reverse=True)
-    return max(sum(total <= most.get(device, 0) for total in itertools.accumulate(needs)), 1)
+    goes = parkable(it)
+    stay = together(one.weights for one in it.models.values() if one not in goes)
+    most = (it.room or {}).get(device, 0) - stay.get(device, 0)
+    needs = []
+    for one in _wanted(it, device):
+        moved = one.weights_in(State.AWAKE).get(device, 0) if one in goes or not one.weights else 0
+        needs.append(one.needs(it.beside_weights).get(device, 0) + moved)
+    return max(sum(total <= most for total in itertools.accumulate(sorted(needs, reverse=True))), 1)
 
 
 def _wanted(it: Picture, device: str) -> list[Model]:
@@ -144,8 +152,10 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         state=state,
         why=outlook.why,
         devices=list(model.rules.devices),
-        bytes=dict(model.leases or model.needs(it.room or {})),
+        bytes=dict(model.leases or model.needs(it.beside_weights)),
         asleep_bytes=dict(model.learned.asleep or model.rules.asleep),
+        weights=dict(model.weights),
+        parked=dict(model.parked),
         last_used=None if math.isinf(model.used_at) else rfc3339(wall - (now - model.used_at)),
         port=model.view.port if model.view is not None else None,
         pinned=model.pinned,

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
+COUNTERS = {
+    "swaps": "How often a model was waked",
+    "failures": "How often a model couldn't be started or waked",
+    "awake_seconds": "How long a model was awake",
+    "pauses": "Answers that were paused by a swap",
+}
+
+
 class Metrics:
     """Raises MetricsUnavailable where there is no client library."""
 
@@ -27,37 +35,28 @@ class Metrics:
 
         listing = self.listing
         state = gauge("model_state", "1 for the state that a model is in, 0 for the others", ("model", "state"))
-        counters = {
-            "swaps": "How often a model was waked",
-            "failures": "How often a model couldn't be started or waked",
-            "awake_seconds": "How long a model was awake",
-            "pauses": "Answers that were paused by a swap",
-        }
         counted = {
             name: CounterMetricFamily(f"failover_pool_{name}", what, labels=["model"])
-            for name, what in counters.items()
+            for name, what in COUNTERS.items()
         }
         requests = gauge("demand", "Requests at the doors, by what they do", ("model", "kind"))
-        memory = gauge("memory_bytes", "What a model has, by where", ("model", "where"))
+        memory = gauge("memory_bytes", "What a model has beside its weights, by where", ("model", "where"))
+        tiers = gauge("weights_bytes", "What a model's weights take: device, or parked", ("model", "tier"))
         estimate = gauge("estimate_seconds", "Until a request that comes now could be answered")
         for model in listing.models:
             for each in State:
                 state.add_metric([model.name, each.value], float(model.state is each))
-            values = {
-                "swaps": model.swaps,
-                "failures": model.failures,
-                "awake_seconds": model.awake_s,
-                "pauses": model.pauses,
-            }
-            for name, value in values.items():
-                counted[name].add_metric([model.name], value)
+            for name, counter in counted.items():
+                counter.add_metric([model.name], getattr(model, name.replace("seconds", "s")))
             for kind in ("waiting", "streaming", "paused"):
                 requests.add_metric([model.name, kind], getattr(model, kind))
             for where, size in held(model).items():
                 memory.add_metric([model.name, where], size)
+            for tier, by_device in (("device", model.weights), ("parked", model.parked)):
+                tiers.add_metric([model.name, tier], sum(by_device.values()))
             if model.estimate_ms is not None:
                 estimate.add_metric([model.name], model.estimate_ms / 1000)
-        yield from (state, *counted.values(), requests, memory, estimate)
+        yield from (state, *counted.values(), requests, memory, tiers, estimate)
         whole = {
             "swapping_share": "How much of the last ten minutes a device served no model because of a swap",
             "quantum_s": "How long others may be awake, in seconds, before it is a paused answer's turn again",

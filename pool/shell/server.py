@@ -1,5 +1,5 @@
-"""The pool's shell: its socket, the file that it keeps, and whom it watches: the launcher, the ledger, each model's
-lock. It decides nothing; `pool/rules/machine.py` does.
+"""The pool's shell: its socket, the file that it keeps, and whom it watches: the launcher, the ledger, GMS of each
+device, each model's lock. It decides nothing; `pool/rules/machine.py` does.
 
 models.yaml is read at the start and on SIGHUP. A file that is wrong changes nothing, and is an alarm that says what is
 wrong with it; what a good one has changed is said in the log.
@@ -9,6 +9,8 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gms import observer as gms
 from lockserver import observer as locks
 from pool import launching, models_file
 from pool.client import SOCKET
@@ -28,10 +31,13 @@ from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
 from pool.rules.machine import Machine
+from pool.rules.plan import together
 from pool.shell.metrics import Metrics
+from sidecar.kernel import child_program
 from sidecar.kernel.durable import DirectoryLock, DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.context import Event
+from sidecar.machine.loop import Aside
 from sidecar.machine.shell import Shell
 from sidecar.terminal.cannot_start import unusable
 from sidecar.terminal.logs import Log
@@ -47,6 +53,8 @@ FILE, SERVER_LOCK = "pool.json", "pool.lock"
 LOCKS = "lock"
 """Where the models' run directories are, below the host's."""
 ENDING_S = 1.0
+MOST_PARK_S = 600.0
+"""Weights that go to host memory for longer than that are left where they are."""
 _SPOKEN = Spoken(m.OLDEST, m.PROTOCOL)
 _PROTOCOL = Protocol(
     m.from_any, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why), max_frame_bytes=m.MAX_FRAME_BYTES
@@ -97,6 +105,11 @@ class Server(Shell):
             self.loop, log, _PROTOCOL, options.allow_uids, heard=self._heard, closed=self._closed
         )
         self._locks: dict[str, Upstream] = {}
+        self._gms: dict[str, Upstream] = {}
+        self._gms_heard: set[str] = set()
+        """Devices whose weights are known. Of others, what GMS has leased is as good as another program's."""
+        self._ledger_said: ledger.Status | None = None
+        self._parks = Aside(self.loop, "parks")
         self._ledger = self._upstream(ledger.whom(options.run_dir), ledger, self._on_ledger, e.LedgerSeen(None))
         self._launcher = Upstream(
             self.loop, _launcher(options.run_dir), (), heard=self._on_launcher,
@@ -150,7 +163,7 @@ class Server(Shell):
 
     @property
     def _upstreams(self) -> tuple[Upstream, ...]:
-        return (self._launcher, self._ledger, *self._locks.values())
+        return (self._launcher, self._ledger, *self._gms.values(), *self._locks.values())
 
     def close(self) -> None:
         self._save()
@@ -311,14 +324,20 @@ class Server(Shell):
     def _on_ledger(self, status: Any) -> None:
         if not isinstance(status, ledger.Status):
             return
-        models = self.machine.models
+        self._ledger_said, models = status, self.machine.models
         leases: dict[str, dict[str, int]] = {}
-        others = {device.device: device.keep_free + device.foreign for device in status.devices}
+        weights: dict[str, int] = {}
+        others: dict[str, int] = {}
         for lease in status.leases:
-            mine = leases.setdefault(lease.name, {}) if lease.name in models else others
+            known = model_of(lease.name) in models and lease.bytes.keys() <= self._gms_heard
+            mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
             for device, size in lease.bytes.items():
                 mine[device] = mine.get(device, 0) + size
-        room = {device.device: max(device.total - others[device.device], 0) for device in status.devices}
+        there, room = together(model.weights for model in models.values()), {}
+        for one in status.devices:
+            unleased = there.get(one.device, 0) - weights.get(one.device, 0)  # which an earlier GMS has made
+            foreign = max(one.foreign - max(unleased, 0), 0)
+            room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
         self._seen_devices = {
             device.device: DeviceShown(uuid=device.device, total=device.total, free=device.free, leased=device.leased)
             for device in status.devices
@@ -327,7 +346,20 @@ class Server(Shell):
         if not self._devices and status.devices:
             self._devices = tuple(device.device for device in status.devices)
             self.configure()
+        for name in room.keys() - self._gms.keys():
+            whom, away = gms.whom(self.options.run_dir, name), e.WeightsSeen(name, None)
+            self._gms[name] = self._upstream(whom, gms, partial(self._on_gms, name), away)
         self.feed(e.LedgerSeen(room, leases, _lacking(status)))
+
+    def _on_gms(self, device: str, status: Any) -> None:
+        if not isinstance(status, gms.Status):
+            return
+        here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
+        left = max(status.host_memory - sum(status.parked.values()), 0)
+        self.feed(e.WeightsSeen(device, here, dict(status.parked), left))
+        if device not in self._gms_heard:
+            self._gms_heard.add(device)
+            self._on_ledger(self._ledger_said)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -345,6 +377,13 @@ class Server(Shell):
 
     def _do_end(self, effect: e.End) -> None:
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
+
+    def _do_park(self, effect: e.Park) -> None:
+        """By a process of its own, which needs a context on the devices, and ends with this one."""
+        words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
+        words += ["--run-dir", str(self.options.run_dir), "park", effect.model]
+        came = partial(e.ParkEnded, effect.model)
+        self._parks.do(lambda: _why_not(words), lambda why: self.feed(came(why)))
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -401,6 +440,7 @@ class Server(Shell):
         e.Wake: _do_wake,
         e.Start: _do_start,
         e.End: _do_end,
+        e.Park: _do_park,
         e.Answer: _do_answer,
         e.Save: _do_save,
         e.Note: Shell.note,
@@ -424,14 +464,30 @@ def seen(status: locks.Status) -> e.LockView:
     )
 
 
+def model_of(lease: str) -> str:
+    """Whose weights GMS has leased it for; empty: it is for something else."""
+    of, _, key = lease.rpartition("/")
+    return key if of.startswith("gms/") else ""
+
+
+def _why_not(words: list[str]) -> str:
+    """Runs it; why it couldn't do what it was to do."""
+    try:
+        run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = run(words, timeout=MOST_PARK_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip()[-500:] or f"it ended with {done.returncode}" if done.returncode else ""
+
+
 def _lacking(status: ledger.Status) -> dict[str, dict[str, int]]:
-    """What each that waits would need to be free, beyond what is."""
+    """What each model that waits, for its engine or its weights, would need to be free, beyond what is."""
     free = {
         device.device: device.available if device.free is None else min(device.available, device.free)
         for device in status.devices
     }
     return {
-        waiter.name: {
+        model_of(waiter.name) or waiter.name: {
             device: need - free[device] for device, need in waiter.needs.items() if need > free.get(device, need)
         }
         for waiter in status.waiters

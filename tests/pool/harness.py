@@ -64,6 +64,10 @@ class Pool:
         lacks = {name: {GPU: size} for name, size in lacking.items()}
         self.feed(e.LedgerSeen(None if total is None else {GPU: total}, {}, lacks))
 
+    def weights(self, host_left: int = 100, parked: dict[str, int] | None = None, **here: int) -> None:
+        """GMS: what models' weights take of the device, and of the host's memory."""
+        self.feed(e.WeightsSeen(GPU, here, parked or {}, host_left))
+
     def launcher(self, **children: e.Child) -> None:
         self.children |= children
         self.feed(e.LauncherSeen(self.children))
@@ -124,7 +128,7 @@ class Pool:
 
     def wishes(self) -> Wishes:
         """Since the last time that this was asked."""
-        words: dict[Any, str] = {e.Sleep: "sleep", e.Wake: "wake", e.Start: "start", e.End: "end"}
+        words: dict[Any, str] = {e.Sleep: "sleep", e.Wake: "wake", e.Start: "start", e.End: "end", e.Park: "park"}
         found = [(words[type(one)], one.model) for one in self.out if type(one) in words]
         self.out.clear()
         return found

@@ -2,7 +2,8 @@
 
 What must hold after every event (`HouseWorld.check`):
 
-* Never more bytes awake than the ledger has: it grants them, whatever the pool wishes.
+* Never more bytes awake than the ledger has: it grants them, whatever the pool wishes; with all weights in the device.
+* Only weights of a model that sleeps, and isn't pinned, are parked, and never more than the host's memory may have.
 * No stream is cut, and none is lost: each waits, is served, or is whole.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
   request and hasn't had one.
@@ -25,6 +26,10 @@ from tests.pool.world import Kind, Stream, World, WrongWorld
 
 DEVICE = "gpu"
 DRAIN_S = 1.0
+ROOM_S, LOAD_ROOM_S = 20.0, 30.0
+"""So long a wake, and a load, wait for memory."""
+GMSCTL_S = 0.3
+"""Until a process that parks has begun."""
 
 
 @dataclass
@@ -53,6 +58,14 @@ class Engine:
     frees_less: int = 0
     breaks: bool = False
     """The next wake fails."""
+    here: int = 0
+    """Its weights in the device."""
+    parked: int = 0
+    """And in host memory; both, while they are copied."""
+    copying: int = 0
+    """Grows with each park that begins, and ends; odd while one is under way."""
+    stays: bool = False
+    """The next park fails."""
 
     @property
     def view(self) -> e.LockView:
@@ -71,11 +84,22 @@ class HouseWorld(World):
         entries: dict[str, dict[str, Any]] | None = None,
         host: e.HostRules | None = None,
         loaded: bool = True,
+        host_memory: int = 0,
     ) -> None:
         super().__init__(kinds, capacity, seed)
+        self.host_memory = host_memory
+        """Of which parked weights may have so much."""
         self.engines = {kind.name: Engine(kind, running=loaded, ready=loaded) for kind in kinds}
+        for engine in self.engines.values() if loaded else ():
+            size = engine.kind.weights
+            fits = sum(one.here for one in self.engines.values()) + size <= capacity
+            engine.here = size if fits else 0
+            engine.parked = size if not fits and self.host_left() >= size else 0
+            engine.running = engine.ready = engine.here + engine.parked == size
         self.memory: list[tuple[str, int]] = []
         """Who waits for memory, in the ledger's order."""
+        self.loads: list[tuple[str, int]] = []
+        """Whose weights do, behind them all."""
         self.foreign = 0
         """Bytes that another program has."""
         self.host = host or e.HostRules()
@@ -99,6 +123,9 @@ class HouseWorld(World):
         self.feed(self.learned)
         self.configure()
         self.tell_launcher()
+        for engine in self.engines.values():
+            self._copied(engine)  # what parked has ended with the pool
+        self.tell_gms()
         self.tell_ledger()
         for name in self.engines:
             self.tell_lock(name)
@@ -138,8 +165,17 @@ class HouseWorld(World):
             self.after(0.0005, lambda: self._start(engine))
         elif isinstance(effect, e.End):
             self.after(0.0005, lambda: self.die(engine, again=False))
+        elif isinstance(effect, e.Park):
+            self._may_park(self.engines[name])
+            self.after(GMSCTL_S, partial(self._park, self.engines[name], self.machine))
         elif isinstance(effect, e.Save):
             self.learned = self.machine.learned()
+
+    def _may_park(self, engine: Engine) -> None:
+        if "gms" in self.away:
+            raise WrongWorld(f"{engine.kind.name} is to be parked while GMS is away")
+        if engine.serving or self.machine.models[engine.kind.name].pinned:
+            raise WrongWorld(f"{engine.kind.name} is awake or pinned, and its weights are to be parked")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
@@ -186,7 +222,22 @@ class HouseWorld(World):
 
     def tell_ledger(self) -> None:
         leases = {name: {DEVICE: one.leased} for name, one in self.engines.items() if one.leased and one.serving}
-        self.feed(e.LedgerSeen(None if "ledger" in self.away else {DEVICE: self.capacity - self.foreign}, leases))
+        room = {DEVICE: self.capacity - self.foreign}
+        lacking = {
+            name: {DEVICE: missing}
+            for name, life in (*self.memory, *self.loads)
+            if self.engines[name].life == life and (missing := self._lacks(self.engines[name])) > 0
+        }
+        self.feed(e.LedgerSeen(None if "ledger" in self.away else room, leases, lacking))
+
+    def tell_gms(self) -> None:
+        engines = self.engines.items()
+        here, parked = ({name: getattr(one, what) for name, one in engines} for what in ("here", "parked"))
+        away = e.WeightsSeen(DEVICE, None)
+        self.feed(away if "gms" in self.away else e.WeightsSeen(DEVICE, here, parked, self.host_left()))
+
+    def host_left(self) -> int:
+        return self.host_memory - sum(engine.parked for engine in self.engines.values())
 
     # -- engines and locks -----------------------------------------------------------------------------------------
 
@@ -210,10 +261,23 @@ class HouseWorld(World):
         self.tell_lock(engine.kind.name)
 
     def _ready(self, engine: Engine, life: int) -> None:
-        if engine.life == life and engine.running:
+        name = engine.kind.name
+        if engine.life == life and engine.running and engine.here < engine.kind.weights:
+            self.loads.append((name, life))
+            self.after(LOAD_ROOM_S, lambda: self._unloadable(engine, life))
+            self.lend()
+            self.tell_ledger()
+        elif engine.life == life and engine.running:
+            engine.parked = engine.parked if engine.copying % 2 else 0
             engine.ready = True
             self._grant(engine)
-            self.tell_lock(engine.kind.name)
+            self.tell_gms()
+            self.tell_lock(name)
+
+    def _unloadable(self, engine: Engine, life: int) -> None:
+        if (engine.kind.name, life) in self.loads:
+            self.loads.remove((engine.kind.name, life))
+            self.die(engine, again=True)
 
     def _wake(self, engine: Engine) -> None:
         name = engine.kind.name
@@ -240,8 +304,9 @@ class HouseWorld(World):
         engine.held, engine.token = True, engine.token + 1
         self.memory.append((engine.kind.name, engine.life))
         life, token = engine.life, engine.token
-        self.after(20.0, lambda: self._refused(engine, life, token))
+        self.after(ROOM_S, lambda: self._refused(engine, life, token))
         self.lend()
+        self.tell_ledger()
 
     def lend(self) -> None:
         """The ledger: first come, first served."""
@@ -249,15 +314,64 @@ class HouseWorld(World):
             name, life = self.memory[0]
             engine = self.engines[name]
             if engine.life == life and engine.held:
-                if self.leased() + engine.kind.bytes > self.capacity - self.foreign:
+                if self._lacks(engine) > 0 or engine.copying % 2:
                     return
                 engine.leased += engine.kind.bytes
+                takes = engine.kind.wake_s * self.chance.uniform(0.8, 1.2) + self._comes_back(engine)
                 self.moving.add(name)
-                self.after(engine.kind.wake_s * self.chance.uniform(0.8, 1.2), partial(self._waked, engine, life))
+                self.after(takes, partial(self._waked, engine, life))
             self.memory.pop(0)
+        for name, life in list(self.loads):
+            engine = self.engines[name]
+            if engine.life != life or self._lacks(engine) <= 0:
+                self.loads.remove((name, life))
+                if engine.life == life:
+                    self.after(self._comes_back(engine), partial(self._ready, engine, life))
+
+    def _comes_back(self, engine: Engine) -> float:
+        """How long its weights take."""
+        engine.here, copied = engine.kind.weights, engine.parked
+        self.tell_gms()
+        return engine.kind.copy_s if copied else 0.0
+
+    def _lacks(self, engine: Engine) -> int:
+        """What has to be free beside what is, for what its engine waits for."""
+        kv = engine.kind.bytes if engine.held else 0
+        return self.leased() + kv + engine.kind.weights - engine.here - (self.capacity - self.foreign)
 
     def leased(self) -> int:
-        return sum(engine.leased for engine in self.engines.values())
+        """With weights."""
+        return sum(engine.leased + engine.here for engine in self.engines.values())
+
+    def _park(self, engine: Engine, by: Machine) -> None:
+        """What `gmsctl park` does."""
+        if by is not self.machine:
+            return  # it has ended with its pool
+        size, name = engine.kind.weights, engine.kind.name
+        if engine.held or engine.parked or engine.here < size or engine.stays or self.host_left() < size:
+            why = "" if engine.parked and not engine.here else "a process reads, or there is no room"
+            engine.stays = False
+            self.feed(e.ParkEnded(name, why))
+            return
+        engine.parked, engine.copying = size, engine.copying + 1
+        self.tell_gms()
+        self.after(engine.kind.copy_s, partial(self._parked, engine, engine.copying))
+
+    def _parked(self, engine: Engine, copying: int) -> None:
+        if engine.copying != copying:
+            return
+        engine.copying, engine.here = copying + 1, 0
+        if self.chance.random() < 0.5:  # whichever is heard first
+            self.tell_gms()
+        self.feed(e.ParkEnded(engine.kind.name))
+        self.tell_gms()
+        self.lend()
+        self.tell_ledger()
+
+    def _copied(self, engine: Engine) -> None:
+        """A copy under way has come to nothing."""
+        if engine.copying % 2:
+            engine.copying, engine.parked = engine.copying + 1, 0
 
     def _refused(self, engine: Engine, life: int, token: int) -> None:
         """Its memory wasn't there in time."""
@@ -283,7 +397,9 @@ class HouseWorld(World):
         engine.serving, engine.waked_at, engine.had = True, self.now, False
         self.awake.add(name)
         self.swaps += 1
-        if sum(self.kinds[one].bytes for one in self.awake) > self.capacity:
+        engine.parked = 0
+        self.tell_gms()
+        if sum(self.kinds[one].bytes + self.kinds[one].weights for one in self.awake) > self.capacity:
             raise WrongWorld(f"{self.awake} are awake together, and don't fit")
         self.tell_lock(name)
         self.tell_ledger()
@@ -294,6 +410,8 @@ class HouseWorld(World):
         if not engine.running:
             return
         self.feed(e.LockAnswered(name, True))
+        if engine.draining:
+            return  # the pool before this one has wished it, too
         if not engine.held:
             self._at_rest(engine, "it was asked for")
             return
@@ -336,6 +454,9 @@ class HouseWorld(World):
         """kill -9. `again`: its shim starts it again; else the launcher has ended it, or it can't be started."""
         name = engine.kind.name
         engine.life += 1
+        if engine.parked and not engine.copying % 2:
+            engine.here = 0  # what it was bringing back is where it was
+        self.tell_gms()
         self.pause_all(name)
         self.awake.discard(name)
         self.moving.discard(name)
@@ -358,6 +479,8 @@ class HouseWorld(World):
     def check(self) -> None:
         if self.leased() > self.capacity:
             raise WrongWorld(f"{self.leased()} of {self.capacity} bytes are leased")
+        if self.host_left() < 0:
+            raise WrongWorld(f"parked weights have {-self.host_left()} bytes more of the host's memory than they may")
         cut = [stream for stream in self.streams[-50:] if stream.over not in ("", "whole", "left")]
         if cut:
             raise WrongWorld(f"a stream was cut: {cut[0]}")

@@ -21,16 +21,8 @@ ENDS_S = 3600.0
 
 def world_of(chance: random.Random) -> HouseWorld:
     names = "abcdefgh"[: chance.choice((1, 2, 2, 3, 4, 8))]
-    many = [
-        Kind(
-            name,
-            chance.choice((20, 45, 60, 90)),
-            chance.uniform(0.02, 2),
-            chance.uniform(0.01, 1),
-            chance.uniform(1, 20),
-        )
-        for name in names
-    ]
+    weighs = chance.choice(((0,), (5, 10, 30, 40)))
+    many = [_kind(name, weighs, chance) for name in names]
     entries = {name: _entry(chance) for name in names}
     host = e.HostRules(
         swap_share=chance.choice((0.05, 0.1, 0.5)),
@@ -40,7 +32,15 @@ def world_of(chance: random.Random) -> HouseWorld:
         default=chance.choice(("", "", "a")),
         asleep=chance.choice(({}, {e.HOST: 30})),
     )
-    return HouseWorld(many, 100, chance.randrange(1 << 30), entries=entries, host=host, loaded=chance.random() < 0.5)
+    loaded, host_memory = chance.random() < 0.5, chance.choice((0, 40, 1000))
+    seed = chance.randrange(1 << 30)
+    return HouseWorld(many, 100, seed, entries=entries, host=host, loaded=loaded, host_memory=host_memory)
+
+
+def _kind(name: str, weighs: tuple[int, ...], chance: random.Random) -> Kind:
+    size = chance.choice((20, 45, 60, 90))
+    times = chance.uniform(0.02, 2), chance.uniform(0.01, 1), chance.uniform(1, 20)
+    return Kind(name, size, *times, weights=min(chance.choice(weighs), 100 - size), copy_s=chance.uniform(0.05, 2))
 
 
 def _entry(chance: random.Random) -> dict[str, Any]:
@@ -110,17 +110,21 @@ class Schedule:
     def frees_less(self) -> None:
         self.world.engines[self.name()].frees_less = self.chance.choice((1, 10))
 
+    def stays(self) -> None:
+        self.world.engines[self.name()].stays = True
+
     def foreign(self) -> None:
         self.world.foreign = self.chance.choice((0, 0, 10, 40, 99))
         self.world.tell_ledger()
         self.world.lend()
 
     def goes_away(self) -> None:
-        who = self.chance.choice(("launcher", "ledger", self.name()))
+        who = self.chance.choice(("launcher", "ledger", "gms", self.name()))
         self.world.away ^= {who}
         self.tell_all()
 
     def tell_all(self) -> None:
+        self.world.tell_gms()
         self.world.tell_launcher()
         self.world.tell_ledger()
         for name in self.world.engines:
@@ -146,9 +150,9 @@ class Schedule:
     def heal(self) -> None:
         world = self.world
         world.away.clear()
-        world.foreign = 0
+        world.foreign, world.host_memory = 0, 1000
         for engine in world.engines.values():
-            engine.breaks, engine.frees_less = False, 0
+            engine.breaks, engine.frees_less, engine.stays = False, 0, False
             if not engine.serving and not engine.draining and not engine.held:
                 engine.leased = 0
             world.entries[engine.kind.name] = Entry(name=engine.kind.name, engine="reference")
@@ -165,6 +169,7 @@ _DOES: dict[str, tuple[Any, int]] = {
     "dies": (Schedule.dies, 3),
     "breaks": (Schedule.breaks, 2),
     "frees_less": (Schedule.frees_less, 1),
+    "stays": (Schedule.stays, 1),
     "foreign": (Schedule.foreign, 2),
     "goes_away": (Schedule.goes_away, 3),
     "pool_dies": (Schedule.pool_dies, 2),

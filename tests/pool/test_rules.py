@@ -594,6 +594,224 @@ def test_what_changes_nothing_of_its_processes_is_so_at_once() -> None:
     assert pool.wishes() == [("sleep", "a")]
 
 
+# -- 14: weights that make room -------------------------------------------------------------------------------------
+
+
+def crowded(host_left: int = 100) -> Pool:
+    """Of 100 bytes each takes 40 while it is awake, and 30 for its weights; those of c are parked. a was used last."""
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.weights(host_left, parked={"c": 30}, a=30, b=30)
+    pool.wants("a", waiting=0, served=1)
+    return pool
+
+
+def parked(pool: Pool, name: str, after: float = 0.5) -> None:
+    pool.now += after
+    pool.feed(e.ParkEnded(name))
+
+
+def test_weights_of_the_least_recently_used_are_parked_no_more_than_needed_and_then_the_other_is_waked() -> None:
+    pool = crowded()
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")]
+    pool.advance(5)
+    assert pool.wishes() == [] and pool.state("c") is State.ASLEEP, "it waits until they are gone"
+    parked(pool, "b")
+    assert pool.wishes() == [("wake", "c")]
+    pool.wakes("c")
+    pool.weights(parked={"b": 30}, a=30, c=30)
+    assert pool.machine.picture.free()[GPU] == 0 and pool.wishes() == []
+
+
+def test_where_sleep_is_enough_nothing_is_parked() -> None:
+    pool = Pool("ab", sizes=dict.fromkeys("ab", 40))
+    pool.weights(a=30, b=30)
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_one_that_is_awake_sleeps_first_then_its_weights_are_parked_then_the_other_wakes() -> None:
+    pool = Pool("ab")
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.lock("a", resting=True, held=True, draining=True)
+    assert pool.wishes() == []
+    pool.sleeps("a")
+    assert pool.wishes() == [("park", "a")]
+    parked(pool, "a")
+    assert pool.wishes() == [("wake", "b")]
+
+
+@pytest.mark.parametrize("why", ["pinned", "no host memory", "GMS away", "no weights", "another moves them"])
+def test_what_may_not_be_parked_stays_and_nothing_waits_behind_a_model_that_has_no_room_then(why: str) -> None:
+    pool = crowded(host_left=29 if why == "no host memory" else 100)
+    for name in "ab" if why == "pinned" else "":
+        pool.machine.models[name].pinned = pool.machine.models[name].held = True
+    if why == "GMS away":
+        pool.feed(e.WeightsSeen(GPU, None))
+    elif why == "no weights":
+        pool.weights(parked={"c": 30})
+        pool.room(40)  # another program has them
+    elif why == "another moves them":
+        pool.weights(parked=dict.fromkeys("abc", 30), a=30, b=30)
+    pool.wants("c", oldest_wait_ms=1000)
+    said = outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    assert pool.wishes() == [] and "it takes 40 bytes" in said, "beside its weights"
+    pool.wants("a")
+    assert pool.wishes() == ([("wake", "a")])
+
+
+def test_a_park_that_fails_is_said_and_tried_again_after_pauses_that_grow_and_others_go_on() -> None:
+    pool = Pool("ab", ageing_s=1e6)
+    pool.weights(parked={"b": 30}, a=30)
+    pool.wants("a", waiting=0, served=1)
+    pool.wants("b")
+    tries, began = 0, pool.now
+    while pool.now < began + 600:
+        for wish, name in pool.wishes():
+            assert (wish, name) == ("park", "a")
+            tries += 1
+            pool.feed(e.ParkEnded("a", "there is no host memory left"))
+            notes = [one for one in pool.out if isinstance(one, e.Note)]
+            assert notes[-1].detail["why"] == "there is no host memory left"
+        pool.advance(0.5)
+    assert 10 <= tries <= 20
+    pool.wants("a", waiting=1)
+    assert pool.wishes() == [("wake", "a")], "b can't have its room now, and keeps nothing of it"
+
+
+def test_to_park_is_preferred_to_ending_an_engine_that_is_asleep_which_is_done_where_it_cant_be() -> None:
+    pool = Pool("ac", sizes={"c": 70})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.weights(a=20)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")]
+    pool.feed(e.ParkEnded("a", "a process reads"))
+    assert pool.wishes() == [("end", "a"), ("wake", "c")]
+
+
+def test_a_load_that_waits_for_room_for_its_weights_has_others_parked() -> None:
+    pool = Pool("ab", sizes=dict.fromkeys("ab", 40))
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(a=60)
+    pool.wants("b")
+    assert pool.wishes() == [("start", "b")], "what its weights take isn't known yet"
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.room(b=20)
+    pool.advance(1)
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("park", "a")]
+    pool.advance(60)
+    assert pool.wishes() == []
+
+
+def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_model_loads() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40), running=False)
+    pool.launcher(a=e.Child(True), b=e.Child(True))
+    pool.lock("a")
+    pool.lock("b", resting=True)
+    pool.weights(a=30, b=20)
+    pool.entries = {"c": {"preload": True}}
+    pool.configure("abc")
+    assert pool.wishes() == [] and pool.state("b") is State.LOADING, "b takes less when it has loaded"
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")], "a request doesn't wait for that"
+    pool = Pool("ac", sizes={"a": 60, "c": 60}, running=False)
+    pool.launcher(a=e.Child(True))
+    pool.lock("a")
+    pool.weights(a=50)
+    pool.entries = {"c": {"preload": True}}
+    pool.configure("ac")
+    assert pool.wishes() == [("park", "a")], "nothing loads"
+
+
+def test_while_one_goes_to_sleep_whose_weights_are_parked_then_no_other_gives_way() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["c"].learned = e.Learned(asleep={GPU: 30})
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.lock("a", resting=True, held=True, draining=True)
+    assert pool.wishes() == []
+
+
+def test_those_that_are_wanted_too_are_parked_last_and_before_them_the_more_urgent() -> None:
+    pool = crowded()
+    pool.wants("b", waiting=0, served=1)
+    pool.wants("c", oldest_wait_ms=1000)
+    assert pool.wishes() == [("park", "a")], "which was used before b"
+    pool = crowded()
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert ("park", "a") in pool.wishes()
+    pool = crowded()
+    pool.entries = {"b": {"priority": -1}}
+    pool.configure("abc")
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_what_is_on_its_way_to_host_memory_is_counted_there_once() -> None:
+    pool = crowded(host_left=30)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")]
+    pool.weights(0, parked={"b": 30, "c": 30}, a=30, b=30)
+    assert "the weights of b go to host memory first" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    two = Pool("abc", sizes={"a": 40, "b": 40, "c": 70})
+    two.weights(40, parked={"c": 30}, a=30, b=30)
+    two.wants("c")
+    assert two.wishes() == [], "there is room for one of both"
+
+
+def test_a_start_brings_parked_weights_back_so_they_need_room() -> None:
+    pool = Pool("ac", sizes={"a": 20, "c": 20}, running=False)
+    pool.launcher(a=e.Child(True))
+    pool.lock("a")
+    pool.weights(parked={"c": 30}, a=70)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_swaps_with_parking_have_longer_turns() -> None:
+    from pool.rules import view
+    from pool.rules.turns import cost_of
+
+    pool = Pool("ab", sizes=dict.fromkeys("ab", 40))
+    pool.weights(parked={"b": 30}, a=30)
+    a, b = (pool.machine.models[name] for name in "ab")
+    a.learned = b.learned = e.Learned(wake_s=1.0, sleep_s=0.5, park_s=4.0, wake_parked_s=3.0)
+    assert cost_of(b, a) == 7.5 and cost_of(a, b) == 1.5
+    pool.door(a=BUSY, b=ModelDemand(waiting=1))
+    assert view.quantum(pool.machine.picture) == pytest.approx(75.0), "they don't fit together, with their weights"
+
+
+def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_waiter_is_told() -> None:
+    pool = crowded()
+    before = outlooks(pool.machine.picture, {}, pool.now)
+    pool.wants("c")
+    parked(pool, "b", after=4.0)
+    pool.wakes("c", after=7.0)
+    pool.weights(parked={"b": 30}, a=30, c=30)
+    learned = pool.machine.learned().learned
+    assert learned["b"].park_s == pytest.approx(4.0) and learned["c"].wake_parked_s == pytest.approx(7.0)
+    assert learned["c"].wake_s == 0.6, "that is another wake"
+    pool.machine.models["b"].learned = e.Learned(wake_s=1.0, wake_parked_s=9.0)
+    after = outlooks(pool.machine.picture, {}, pool.now)
+    assert before["a"].estimate_ms == before["b"].estimate_ms == 600 and (after["b"].estimate_ms or 0) >= 9000
+
+
+def test_a_new_pool_learns_what_is_parked_from_gms() -> None:
+    pool = Pool("ab", heard=False)
+    pool.weights(parked={"b": 30}, a=30)
+    pool.lock("a")
+    pool.lock("b")
+    pool.wants("b")
+    assert pool.wishes() == [("park", "a")]
+
+
 # -- what doors are told -------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,10 @@ class Kind:
     wake_s: float = 0.6
     sleep_s: float = 0.3
     load_s: float = 30.0
+    weights: int = 0
+    """Bytes beside `bytes`, in the device or parked."""
+    copy_s: float = 0.5
+    """They go to host memory, or come back."""
 
 
 @dataclass(eq=False)

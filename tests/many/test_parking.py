@@ -1,0 +1,83 @@
+"""Models whose weights don't fit into the device together: the pool parks those of one that sleeps in host memory, and
+its next wake brings them back. Nothing is wrong, nothing is lost, nothing grows.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gms.observer import Observer as Gms
+from gms.rules import messages as gm
+from pool.entries import State
+from tests.engine.shims import House
+from tests.gateway.under_load import all_of, check
+from tests.many.host import DEVICE, Host
+from tests.many.test_swaps import known
+
+pytestmark = pytest.mark.chaos
+PIECE = 6 << 20
+"""What each model's weights take, and the rest of it. (All memory is in pieces of one size: so wherever one is free it
+will do, as on a GPU, and not on every host device.)
+"""
+ROUNDS = 8
+
+
+def models(names: str, **more: Any) -> dict[str, dict[str, Any]]:
+    words = ("--kv-bytes", str(PIECE), "--max-model-len", "1024")
+    return {name: {"arguments": ["--seed", str(n), *words], "memory": PIECE, **more} for n, name in enumerate(names)}
+
+
+def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_nothing_grows(house: House) -> None:
+    host = Host(house, models("abc"), capacity=3 * PIECE, swap_share=0.9, drain_s=0.0).ready()
+    asked = [host.stream(name, "Once") for name in "abc"]
+    like = known(host, asked)
+    before = (0, 0)
+    for number in range(ROUNDS):
+        for place in range(3):
+            check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
+            shown = host.shown()
+            here, parked = (sum(getattr(one, what).get(DEVICE, 0) for one in shown) for what in ("weights", "parked"))
+            assert here + parked == 3 * PIECE and here <= 2 * PIECE, shown
+        if number == ROUNDS // 3:
+            before = host.descriptors_and_memory()
+    after = host.descriptors_and_memory()
+    assert sum(one.swaps for one in shown) >= 3 * ROUNDS and sum(one.failures for one in shown) == 0
+    assert all(one.estimate_ms for one in shown if one.state is State.ASLEEP)
+    assert after[0] <= before[0] + 4, f"descriptors grew from {before[0]} to {after[0]}"
+    assert after[1] <= before[1] * 1.1 + (8 << 20), f"memory grew from {before[1]} to {after[1]} bytes"
+
+
+def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_are_parked(house: House) -> None:
+    host = Host(house, models("abc"), capacity=2 * PIECE).ready()
+    asked = [host.stream(name, "Once") for name in "abc"]
+    known(host, asked)
+    assert sum(one.failures for one in host.shown()) == 0
+
+
+def parks_now(house: House) -> None:
+    """Returns as soon as GMS says that weights are being parked."""
+    with Gms(house.run_dir, DEVICE) as gms:
+        gms.tell(gm.Watch())
+        while not any(
+            one.engine_id == "gmsctl" and one.doing == "writing" for one in gms.hear(gm.Status, 60.0).clients
+        ):
+            pass
+
+
+def test_a_pool_that_is_killed_while_it_parks_loses_nothing_and_the_next_one_goes_on(house: House) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, swap_share=0.9, drain_s=0.0).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+
+    async def story() -> None:
+        for number in range(4):
+            place = number % 2
+            running = asyncio.create_task(all_of(host.port, asked, None, [place]))
+            await asyncio.to_thread(parks_now, house)
+            await asyncio.to_thread(host.part("pool").kill)
+            check(await running, [like[place]])
+
+    asyncio.run(story())
+    host.until(host.well, "the last pool goes on")
+    assert sum(one.failures for one in host.shown()) == 0
