@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dual_pods.rules import building
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch, mapping
 from dual_pods.shell import answering
@@ -77,6 +78,7 @@ def _pod(file: Path) -> dict[str, Any]:
         found = mapping(file.read_text(encoding="utf-8"))
         if not all(isinstance(c.get("name"), str) for c in found["spec"]["containers"]):
             raise BadPatch("each container needs a name")
+        building.pool(found, "", "", "")
         return found
     except OSError as error:
         raise CannotStart(f"--server-pod {file}: {error.strerror}") from None

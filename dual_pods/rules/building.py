@@ -57,13 +57,15 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     entry = _entry(container) | (mapping(annotations[names.MODEL]) if annotations.get(names.MODEL) else {})
     meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
-    return Ask(
+    wanted = Ask(
         wish=names.digest([spec, entry]),
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(str(v["name"]) for v in container.get("env") or () if "valueFrom" in v),
         needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
     )
+    single(wanted, "", "", (), "", "")  # labels or resources of another kind are refused now, and end no plan
+    return wanted
 
 
 def _plain(spec: Mapping[str, Any]) -> Object:

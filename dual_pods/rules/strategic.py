@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 # By what a list's items are told apart: its field's name -> theirs. Any other list is replaced.
 _KEYS = {
     "containers": "name",
@@ -29,6 +31,9 @@ _FIELD = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}")
 
 class BadPatch(Exception):
     """A sentence about what the user has written."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence[:500])
 
 
 def expanded(template: str, known: Mapping[str, str]) -> str:
@@ -66,6 +71,10 @@ def mapping(text: str) -> dict[str, Any]:
         raise BadPatch(f"it has a date or a number that there is none of ({error}): put it in quotes") from None
     if not isinstance(found, dict):
         raise BadPatch("it is no mapping: it has to begin with a key, such as spec:")
+    try:
+        msgspec.json.encode(found)
+    except (TypeError, ValueError) as error:
+        raise BadPatch(f"it holds what JSON can't say: {error}") from None
     return found
 
 

@@ -257,6 +257,9 @@ def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
     assert json.dumps(merged({"spec": _SAME}, {"spec": patch})) == json.dumps(there), f"seed {seed}: {patch}"
 
 
+_MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
+
+
 @pytest.mark.parametrize(
     ("patch", "says"),
     [
@@ -281,11 +284,18 @@ def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
         ("spec: {containers: [{name: inference-server, ports: 8000}]}", "isn't understood"),
         ("spec: {containers: [{name: inference-server, args: 5}]}", "isn't understood"),
         (f"spec: {{containers: [{{name: inference-server, command: [vllm, serve, --port={'9' * 5000}]}}]}}", ""),
+        (_MADE_FOR + '[serve, "\\ud800"]}]}', "what JSON can't say"),
+        (_MADE_FOR + "[serve]}], tolerations: [{? null : x}]}", "what JSON can't say"),
+        (_MADE_FOR + "[serve], resources: 5}]}", "isn't understood"),
+        (_MADE_FOR + "[serve], resources: {limits: [1]}}]}", "isn't understood"),
+        ("metadata: {labels: [a]}\n" + _MADE_FOR + "[serve]}]}", "isn't understood"),
+        pytest.param(f"spec: {{$patch: {'frob' * 1000}}}", "$patch may be", id="long"),
     ],
 )
 def test_what_can_t_be_understood_is_refused_with_a_sentence(patch: str, says: str) -> None:
     requester = reading.requester(_pod(patch=patch), building.ask)
     assert requester.wrong and says in requester.wrong and requester.ask is None
+    assert len(requester.wrong) <= 500, "it is an annotation, too"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ Main = Callable[[list[str]], int]
         (controller.main, [], 64, "--server-pod is needed"),
         (controller.main, ["--server-pod", "/none"], 64, "No such file"),
         (controller.main, ["--server-pod", "BAD"], 64, "holds no pod"),
+        (controller.main, ["--server-pod", "ODD"], 64, "holds no pod"),
         (controller.main, ["--mode", "fast"], 64, "allowed: direct, sleep, swap"),
         (controller.main, ["--mode", "direct"], 64, "this is no pod of a cluster"),
         (controller.main, ["--mode", "direct", "--sleepers", "much"], 64, "is no size"),
@@ -40,8 +41,11 @@ def test_what_is_wrong_is_one_sentence(
     monkeypatch.setenv("PATH", str(tmp_path))
     bad = tmp_path / "bad.yaml"
     bad.write_text("spec: {containers: [{image: x}]}")
+    odd = tmp_path / "odd.yaml"
+    odd.write_text("{metadata: {labels: [a]}, spec: {containers: [{name: x}]}}")
+    files = {"BAD": str(bad), "ODD": str(odd)}
     try:
-        found = main([str(bad) if word == "BAD" else word for word in words])
+        found = main([files.get(word, word) for word in words])
     except SystemExit as ends:
         found = int(str(ends.code))
     assert (found, says in capsys.readouterr().err) == (code, True)
