@@ -104,13 +104,13 @@ class Work:
     def __init__(self, kube: Kube, lease: Lease, options: Options, log: Log) -> None:
         self.kube, self.lease, self.options, self.log = kube, lease, options, log
         self.machine = Machine(options.settings)
+        self._group = asyncio.TaskGroup()
         sleeps = options.settings.mode is Mode.SLEEP
-        self.servers = Servers(self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
+        self.servers = Servers(self._group, self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
         self.ready_s: list[tuple[str, float]] = []
         """How long requesters took to become Ready, and by what; the metrics take them away."""
         self._began = time.time() - time.monotonic()
         self._owner: list[Object] = []
-        self._group = asyncio.TaskGroup()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._looks = asyncio.Event()
         self._lists = 2

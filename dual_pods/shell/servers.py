@@ -45,9 +45,12 @@ def url(ip: str, port: int, path: str) -> str:
 class Servers:
     """Watches each server pod that runs."""
 
-    def __init__(self, tell: Tell, token: Callable[[], int], admin_key: str, *, sleeps: bool) -> None:
-        """`admin_key`: by which a pool is told what to do. `sleeps`: engines in their own pods know sleep and wake."""
-        self._tell, self._token, self._sleeps = tell, token, sleeps
+    def __init__(
+        self, group: asyncio.TaskGroup, tell: Tell, token: Callable[[], int], admin_key: str, *, sleeps: bool
+    ) -> None:
+        """`group`: a fault of what watches ends it. `admin_key`: by which a pool is told what to do. `sleeps`: engines
+        in their own pods know sleep and wake."""
+        self._group, self._tell, self._token, self._sleeps = group, tell, token, sleeps
         self._key = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
         self._http = HttpClient()
         self._watches: dict[str, tuple[tuple[str, int], asyncio.Task[None]]] = {}
@@ -62,7 +65,7 @@ class Servers:
         elif known is None or known[0] != where:
             self.gone(server.uid)
             watch = self._watch_pool(server) if server.pool else self._look_at_engine(server)
-            self._watches[server.uid] = where, asyncio.create_task(watch)
+            self._watches[server.uid] = where, self._group.create_task(watch)
 
     def gone(self, uid: str) -> None:
         known = self._watches.pop(uid, None)
@@ -70,8 +73,6 @@ class Servers:
             known[1].cancel()
 
     def close(self) -> None:
-        for uid in list(self._watches):
-            self.gone(uid)
         self._http.close()
 
     async def _watch_pool(self, server: Server) -> None:

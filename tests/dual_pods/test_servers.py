@@ -49,11 +49,13 @@ def _with(check: Callable[[Engine, Servers, Server], Any], *, sleeps: bool = Tru
         http = HttpServer(asyncio.get_running_loop(), engine.handle, lambda status, why: why.encode(), Limits())
         await http.listen(listener)
         port = listener.getsockname()[1]
-        its = Servers(engine.tell, lambda: 7, "key", sleeps=sleeps)
-        server = Server("u", "s", "ns", "n", "127.0.0.1", running=True, pool=False, instance="i1", port=port,
-                        probe=(port, "/health"))  # fmt: skip
-        its.seen(server)
-        await check(engine, its, server)
+        async with asyncio.TaskGroup() as group:
+            its = Servers(group, engine.tell, lambda: 7, "key", sleeps=sleeps)
+            server = Server("u", "s", "ns", "n", "127.0.0.1", running=True, pool=False, instance="i1", port=port,
+                            probe=(port, "/health"))  # fmt: skip
+            its.seen(server)
+            await check(engine, its, server)
+            its.gone("u")
         its.close()
         http.close()
 

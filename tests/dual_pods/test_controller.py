@@ -1,0 +1,104 @@
+"""The controller's shell, in this process: faults of its own, and what it asks the API server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from dual_pods.rules import names, reading
+from dual_pods.rules.place import Settings
+from dual_pods.shell.controller import Controller, Options
+from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_server import HttpServer, Limits
+from sidecar.terminal.logs import Log
+from sidecar.wire import tcp
+from tests.support.waiting import DEADLINE_S
+
+Object = dict[str, Any]
+IP = "127.0.0.1"
+PATCH = "spec: {containers: [{name: inference-server, image: x, command: [vllm, serve, --port=PORT, qwen]}]}"
+RUNS = {"phase": "Running", "podIP": IP, "containerStatuses": [{"name": names.CONTAINER, "state": {"running": {}}}]}
+NODE = {
+    "metadata": {"uid": "n", "name": "n", "resourceVersion": "1"},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+def _pod(port: int, labels: dict[str, str], annotations: dict[str, str]) -> Object:
+    meta = {"uid": "u", "name": "a", "namespace": "ns", "resourceVersion": "1", "labels": labels}
+    meta |= {"creationTimestamp": "2026-11-28T10:00:00Z", "annotations": annotations}
+    command = ["x", f"--port={port}"]
+    container = {"name": names.CONTAINER, "image": "x", "command": command}
+    return {"metadata": meta, "spec": {"nodeName": "n", "containers": [container]}, "status": RUNS}
+
+
+def _requester(port: int) -> Object:
+    annotations = {"server-patch": PATCH.replace("PORT", str(port)), "admin-port": str(port)}
+    return _pod(port, {}, {names.PREFIX + key: value for key, value in annotations.items()})
+
+
+def _server(port: int) -> Object:
+    return _pod(port, {names.SERVER: "pool"}, {})
+
+
+class Kube:
+    """An API server that has one pod on one node, and takes everything."""
+
+    trouble, requests, url = "", 0, "here"
+
+    def __init__(self, pod: Object) -> None:
+        self.pod = pod
+
+    async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
+        yield "ADDED", NODE if path.endswith("/nodes") else self.pod
+        yield "LISTED", {}
+        await asyncio.Event().wait()
+
+    async def ask(self, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        return self.pod
+
+
+class Lease:
+    leads, token = True, 7
+
+    async def acquire(self) -> None:
+        pass
+
+    async def keep(self) -> None:
+        await asyncio.Event().wait()
+
+
+def _handle(request: Request, reply: Reply) -> None:
+    body = b"data: {}\n\n" if request.path == "/failover/models" else b'["GPU-0"]'
+    reply.send(200, body)
+
+
+def _run(pod: Callable[[int], Object]) -> None:
+    """A controller of one pod, which answers all that it is asked, until it ends."""
+
+    async def run() -> None:
+        listener = tcp.listen(IP, 0)
+        http = HttpServer(asyncio.get_running_loop(), _handle, lambda status, why: why.encode(), Limits())
+        await http.listen(listener)
+        kube: Any = Kube(pod(listener.getsockname()[1]))
+        lease: Any = Lease()
+        async with asyncio.timeout(DEADLINE_S):
+            await Controller(kube, lease, Options("ns", Settings()), Log("test")).run()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("pod", "reads"), [(_requester, "accelerators"), (_server, "told")])
+def test_a_fault_while_an_answer_is_carried_out_ends_the_program(
+    pod: Callable[[int], Object], reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was asked would be under way for ever, and a server pod would never be heard again."""
+
+    def fault(body: bytes) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(reading, reads, fault)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(pod)
+    assert ended.group_contains(ZeroDivisionError)
