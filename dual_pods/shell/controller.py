@@ -110,7 +110,6 @@ class Work:
         self.ready_s: list[tuple[str, float]] = []
         """How long requesters took to become Ready, and by what; the metrics take them away."""
         self._began = time.time() - time.monotonic()
-        self._owner: list[Object] = []
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._looks = asyncio.Event()
         self._lists = 2
@@ -123,24 +122,12 @@ class Work:
         return self._began + time.monotonic()
 
     async def run(self) -> None:
-        self._owner = await self._read_owner()
         async with self._group as group:
             group.create_task(self._follow(_path(self.options.namespace), self._pod))
             group.create_task(self._follow("/api/v1/nodes", self._node))
             group.create_task(self._mind_time())
             if self.options.prometheus is not None:
                 group.create_task(self._measure(self.options.prometheus))
-
-    async def _read_owner(self) -> list[Object]:
-        if not self.options.owner:
-            return []
-        try:
-            found = await self.kube.ask("GET", self.options.deployment)
-        except (Refused, Unanswered) as error:
-            self.log.warning("no_owner", why=f"server pods will have no owner: {error}")
-            return []
-        kind = {"apiVersion": "apps/v1", "kind": "Deployment", "controller": True}
-        return [{**kind, "name": self.options.owner, "uid": found["metadata"]["uid"]}]
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -251,9 +238,24 @@ class Work:
         body = {"metadata": {key: value for key, value in meta.items() if value}}
         self._pod(await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE))
 
+    async def _owners(self) -> list[Object]:
+        """Of a server pod, as they are now: with one that was made anew since, it would be collected at once."""
+        if not self.options.owner:
+            return []
+        try:
+            found = await self.kube.ask("GET", self.options.deployment)
+        except Refused as refused:
+            if refused.code not in (403, 404):
+                raise
+            self.log.warning("no_owner", why=f"server pods will have no owner: {refused}")
+            return []
+        kind = {"apiVersion": "apps/v1", "kind": "Deployment", "controller": True}
+        return [{**kind, "name": self.options.owner, "uid": found["metadata"]["uid"]}]
+
     async def _create(self, effect: e.Create) -> None:
         meta = effect.body["metadata"]
-        body = {**effect.body, "metadata": {"ownerReferences": self._owner, **meta}}
+        owners = meta.get("ownerReferences") or await self._owners()
+        body = {**effect.body, "metadata": {**meta, "ownerReferences": owners}}
         try:
             self._pod(await self._write("POST", _path(effect.namespace or self.options.namespace), body))
         except Refused as refused:

@@ -309,11 +309,17 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     assert it.server.ask("POST", PODS, forged)["code"] == 422
 
 
-def _owned(it: Cluster) -> subprocess.Popen[bytes]:
-    """A controller of a Deployment, with a server pod."""
+def _deploy(it: Cluster) -> str:
+    """Returns its uid."""
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
-    it.server.ask("POST", DEPLOYMENTS, {"metadata": {"name": "dual-pods"}, "spec": spec})
+    made = it.server.ask("POST", DEPLOYMENTS, {"metadata": {"name": "dual-pods"}, "spec": spec})
+    return str(made["metadata"]["uid"])
+
+
+def _owned(it: Cluster) -> subprocess.Popen[bytes]:
+    """A controller of a Deployment, with a server pod."""
+    _deploy(it)
     controller = it.controller("--owner", "dual-pods")
     it.request("a")
     it.until_ready("a")
@@ -327,6 +333,21 @@ def test_a_deployment_that_cant_be_looked_at_is_there_for_all_that_is_known(it: 
     controller.terminate()
     assert controller.wait() == 0
     assert [pod["metadata"]["finalizers"] for pod in it.servers()] == [[names.FINALIZER]]
+
+
+def test_a_server_pod_is_owned_by_the_deployment_that_is_there_when_it_is_made(it: Cluster) -> None:
+    refusals = [Answer(500, {"kind": "Status", "message": "not now"})]
+    it.server.meddle = lambda asked: refusals.pop() if refusals and "/deployments/" in asked.path else None
+    _owned(it)
+    it.server.ask("DELETE", f"{DEPLOYMENTS}/dual-pods?propagationPolicy=Orphan")
+    uid = _deploy(it)
+    it.delete(it.servers()[0]["metadata"]["name"])
+
+    def owners() -> list[str]:
+        return [owner["uid"] for pod in it.servers() for owner in pod["metadata"].get("ownerReferences", [])]
+
+    until(lambda: owners() == [uid], "the pod that is made now is the new one's")
+    it.until_ready("a")
 
 
 def test_when_the_deployment_goes_first_no_pod_is_left(it: Cluster) -> None:
