@@ -39,6 +39,11 @@ class Refused(Exception):
         self.code, self.reason = code, reason
 
 
+class _Change(msgspec.Struct, frozen=True):
+    type: str
+    object: Object
+
+
 class Kube:
     def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
         self.url = url.rstrip("/")
@@ -97,7 +102,7 @@ class Kube:
         if answer.status >= 300:
             said = found if isinstance(found, dict) else {"message": found or f"the API server says {answer.status}"}
             raise Refused(answer.status, said.get("reason", ""), said.get("message", ""))
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or "kind" not in found:
             raise Unanswered(f"{self.url}{path}: it answers with what is no object")
         return found
 
@@ -120,16 +125,14 @@ class Kube:
                         yield "LISTED", {}
                     listed = True
                 async for kind, value in self._watch(path, version):
-                    version = str(value["metadata"]["resourceVersion"])
+                    version, pause_s = str(value["metadata"]["resourceVersion"]), _PAUSE_S
                     if kind != "BOOKMARK":
                         (known.discard if kind == "DELETED" else known.add)(value["metadata"]["uid"])
                         yield kind, value
                 pause_s = _PAUSE_S
-                continue
             except (Refused, Unanswered) as error:
-                if version and isinstance(error, Refused) and error.code == 410:
+                if isinstance(error, Refused) and error.code == 410:
                     version = ""
-                    continue
                 self.trouble = f"{path} can't be followed: {error}"
                 log.warning("watch_ended", path=path, why=str(error))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
@@ -149,18 +152,19 @@ class Kube:
         query["timeoutSeconds"] = str(random.randint(WATCH_S, 2 * WATCH_S))
         url = f"{self.url}{path}?{urlencode(query)}"
         self.requests += 1
-        began = time.monotonic()
         async with self._http.stream(url, self._headers(), timeout_s=REQUEST_S) as (status, lines):
             try:
-                async for line in lines:
-                    if status != 200:
-                        raise Refused(status, "", line[:300].decode("utf-8", "replace"))
-                    if not line.strip():
-                        continue
-                    event = msgspec.json.decode(line)
-                    if event["type"] == "ERROR":
-                        raise Refused(event["object"].get("code", 500), "", event["object"].get("message", ""))
-                    yield event["type"], event["object"]
-            except Unanswered:  # it broke off: what was told was told
-                if time.monotonic() < began + _PAUSE_S:
-                    await asyncio.sleep(_PAUSE_S)
+                async with asyncio.timeout(2 * WATCH_S + REQUEST_S):  # what is between may keep one that has ended
+                    async for line in lines:
+                        if status != 200:
+                            raise Refused(status, "", line[:300].decode("utf-8", "replace"))
+                        if not line.strip():
+                            continue
+                        change = msgspec.json.decode(line, type=_Change)
+                        if change.type == "ERROR":
+                            raise Refused(change.object.get("code", 500), "", change.object.get("message", ""))
+                        yield change.type, change.object
+            except (Unanswered, TimeoutError):  # it broke off: what was told was told
+                return
+            except msgspec.MsgspecError as error:
+                raise Unanswered(f"its watch isn't understood: {error}") from None
