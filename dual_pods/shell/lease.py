@@ -2,6 +2,8 @@
 
 No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
 whole time, by its own clock; a leader trusts its own from the moment *before* it asked, and for two thirds of the time.
+Tokens only grow, also where a Lease was deleted or edited by hand: pools and requesters obey no lower one. So they are
+no less than the seconds of the wall clock, and more than each that was seen.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ class Lease:
         self._duration_s = duration_s
         self._seen: tuple[str, float] = ("", 0.0)
         """The version that was seen last, and since when."""
+        self._highest = 0
         self.token = 0
         self.trusted_until = 0.0
         """By the monotonic clock. What is done for this leadership is done before."""
@@ -76,8 +79,8 @@ class Lease:
             if refused.code != 404:
                 raise
             found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
-            # A Lease that was deleted must not bring old tokens back, so they begin at the wall clock.
-            spec, version, write = {"leaseTransitions": int(time.time())}, "", ("POST", self._all)
+            spec, version, write = {}, "", ("POST", self._all)
+        self._highest = max(self._highest, self.token, spec.get("leaseTransitions", 0))
         mine = spec.get("holderIdentity") == self._me
         if version != self._seen[0]:
             self._seen = version, time.monotonic()
@@ -87,7 +90,7 @@ class Lease:
         free = not spec.get("holderIdentity") or time.monotonic() >= self._seen[1] + duration_s
         if not mine and not free:
             return False
-        token = spec.get("leaseTransitions", 0) + (0 if renews else 1)
+        token = self.token if renews else max(self._highest, int(time.time())) + 1
         times = {"acquireTime": spec.get("acquireTime", now) if renews else now, "renewTime": now}
         holder = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1)}
         found["spec"] = {**holder, "leaseTransitions": token, **times}

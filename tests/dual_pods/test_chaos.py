@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 
 pytestmark = pytest.mark.chaos
@@ -85,10 +87,9 @@ def _leader(it: Cluster, *, but: int = 0) -> tuple[int, int]:
     """Its process, and its token."""
 
     def another() -> tuple[int, int] | None:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dual-pods"
-        spec = it.server.ask("GET", path).get("spec", {})
+        spec = it.server.ask("GET", f"{LEASES}/dual-pods").get("spec", {})
         pid = int((spec.get("holderIdentity") or "_0").rpartition("_")[2])
-        return (pid, spec["leaseTransitions"]) if pid not in (0, but) else None
+        return (pid, spec.get("leaseTransitions", 0)) if pid not in (0, but) else None
 
     return until(another, "a controller leads")
 
@@ -114,12 +115,36 @@ def test_of_two_controllers_one_leads_and_what_an_old_one_says_late_is_refused(i
 
 def test_a_lease_of_another_clock_is_waited_for_by_ones_own(it: Cluster) -> None:
     spec = {"holderIdentity": "ghost", "leaseDurationSeconds": 1, "renewTime": "2090-01-01T00:00:00.000000Z"}
-    body = {"metadata": {"name": "dual-pods"}, "spec": {**spec, "leaseTransitions": 41}}
-    it.server.ask("POST", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", body)
+    body = {"metadata": {"name": "dual-pods"}, "spec": {**spec, "leaseTransitions": 2_000_000_000}}
+    it.server.ask("POST", LEASES, body)
     it.controller()
     it.request("a")
     it.until_ready("a")
-    assert any("fieldManager=dual-pods-42" in path for _, _, path, _ in it.server.seen)
+    assert any("fieldManager=dual-pods-2000000001" in path for _, _, path, _ in it.server.seen)
+
+
+@pytest.mark.parametrize("edit", [None, {"leaseTransitions": 3}, {"leaseTransitions": None, "holderIdentity": "x_1"}])
+def test_a_leader_whose_lease_was_deleted_or_edited_is_followed_by_one_that_is_obeyed(
+    it: Cluster, edit: dict[str, object] | None
+) -> None:
+    it.controller()
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    _, token = _leader(it)
+    until(lambda: time.time() > token, "the second is over that the token is of")
+    if edit is None:
+        it.server.ask("DELETE", f"{LEASES}/dual-pods")
+    else:
+        merge = "application/merge-patch+json"
+        it.server.ask("PATCH", f"{LEASES}/dual-pods", {"spec": edit}, content_type=merge)
+    until(lambda: _leader(it)[1] > token, "the next leader's token is higher")
+    it.request("b")
+    it.until_ready("b")
+    it.delete("a")
+    it.delete("b")
+    until(lambda: it.states() == ["asleep", "asleep"], "what it says is done")
+    assert max(it.misbehave()["most_awake"].values()) <= 1
 
 
 def test_while_the_api_server_is_away_those_that_are_served_are_served_on(it: Cluster) -> None:
