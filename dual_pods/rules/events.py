@@ -14,6 +14,8 @@ class Gone(NamedTuple):
     """A node or a pod, by its uid."""
 
     uid: str
+    stays: bool = False
+    """The pod is there, and is neither a requester nor a server pod."""
 
 
 class Listed(NamedTuple):

@@ -138,9 +138,10 @@ class Machine:
         return [before]
 
     def _goes(self, event: e.Gone, now: float) -> list[str]:
-        self._gone[event.uid] = None
-        if len(self._gone) > GONE_MOST:
-            del self._gone[next(iter(self._gone))]
+        if not event.stays:
+            self._gone[event.uid] = None
+            if len(self._gone) > GONE_MOST:
+                del self._gone[next(iter(self._gone))]
         place = self._of(event.uid)
         self._where.pop(event.uid, None)
         if place is None:

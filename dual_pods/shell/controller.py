@@ -169,6 +169,8 @@ class Work:
             requester = reading.requester(pod, self._ask)
             self._mind_ready(requester)
             self.tell(requester)
+        else:
+            self._gone(pod["metadata"]["uid"], stays=True)
 
     def _ask(self, pod: Mapping[str, Any]) -> Ask:
         """Reading a patch takes milliseconds, and a pod is told of at each change of its status. What it asks for
@@ -181,11 +183,11 @@ class Work:
             known = self._asks[meta["uid"]] = said, building.ask(pod)
         return known[1]
 
-    def _gone(self, uid: str) -> None:
+    def _gone(self, uid: str, *, stays: bool = False) -> None:
         self._asks.pop(uid, None)
         self._by.pop(uid, None)
         self.servers.gone(uid)
-        self.tell(e.Gone(uid))
+        self.tell(e.Gone(uid, stays))
 
     def _mind_ready(self, requester: Requester) -> None:
         """One that was ready before this leadership isn't counted again."""

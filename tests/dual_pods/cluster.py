@@ -65,7 +65,7 @@ class Cluster:
     def request(self, name: str, serves: str = "qwen", gpus: int = 1, **annotations: str) -> str:
         """Creates a requester; returns its uid."""
         said = {names.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
-        patch = said.setdefault(f"{names.PREFIX}server-patch", _LINE.replace("MODEL", serves))
+        patch = said.setdefault(f"{names.PREFIX}server-patch", wish(serves))
         container = {
             "name": names.CONTAINER,
             "image": "requester:1",
@@ -272,6 +272,10 @@ class Cluster:
         for known in self.running.values():
             known.process.kill()
             known.process.wait()
+
+
+def wish(serves: str) -> str:
+    return _LINE.replace("MODEL", serves)
 
 
 def ask(url: str, body: Any = None) -> Any:

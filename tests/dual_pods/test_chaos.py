@@ -4,6 +4,7 @@ forgets, nodes and pods that go.
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import re
@@ -20,7 +21,7 @@ import pytest
 from dual_pods.rules import names
 from tests.api_server.answers import Refused
 from tests.api_server.asked import Answer, Asked
-from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster
+from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster, wish
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -292,6 +293,18 @@ def test_bad_input_is_an_event_and_a_status_and_leaves_nothing(
     it.delete("a")
     until(lambda: not it.pod("a"), "it goes")
     assert len(it.pool()["models"]) == 1
+
+
+def test_a_pod_whose_wish_is_taken_off_is_no_requester_any_more_and_one_again_when_it_is_back(it: Cluster) -> None:
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
+    it.request("a", server_patch="spec: [")
+    until(lambda: "it is no YAML" in it.says("a"), "it is refused")
+    merge, key = "application/merge-patch+json", f"{names.PREFIX}server-patch"
+    it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"annotations": {key: None}}}, content_type=merge)
+    until(lambda: json.loads(_get(port, "/dual-pods"))["requesters"] == [], "it is forgotten")
+    it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"annotations": {key: wish("qwen")}}}, content_type=merge)
+    it.until_ready("a")
 
 
 def test_more_accelerators_than_any_node_has_are_said(it: Cluster) -> None:
