@@ -29,8 +29,8 @@ examples:
   dualctl status --watch
   dualctl status --json | jq '.requesters[] | select(.phase != "ready")'
 
-exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead; 2, no controller answers;
-64, wrong usage
+exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead or sees nothing yet; 2, no
+controller answers; 64, wrong usage
 """
 NOT_READY = 1
 
@@ -99,6 +99,8 @@ def _through_kubectl(options: argparse.Namespace) -> bytes:
 def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
         return ["this controller doesn't lead: the other replica does, or none yet"]
+    if status.get("blind"):
+        return [f"the controller that leads sees nothing yet: {status['blind']}"]
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "SINCE", "SAYS"]]
     for it in status["requesters"]:
         since = length(now - it["since"])
@@ -125,7 +127,7 @@ def _show(options: argparse.Namespace) -> int:
             say(line)
         if not options.watch:
             ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
-            return 0 if status["leads"] and ready else NOT_READY
+            return 0 if status["leads"] and ready and not status.get("blind") else NOT_READY
         time.sleep(options.every_s)
         say("")
 

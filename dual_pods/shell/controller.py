@@ -57,6 +57,13 @@ class Controller:
         self.counts: Counter[str] = Counter()
         """What earlier leaderships did."""
 
+    @property
+    def blind(self) -> str:
+        """Why one that leads hasn't seen the cluster yet; else empty."""
+        if self.work is None or self.work.machine.listed:
+            return ""
+        return self.kube.trouble or "it hasn't seen the cluster yet"
+
     async def run(self) -> None:
         """For ever, until it is cancelled."""
         while True:

@@ -35,11 +35,8 @@ class Pages:
 
     def _ready(self, reply: Reply) -> None:
         """The one that waits to lead is ready; so is one that leads, once it has seen the cluster."""
-        work = self._controller.work
-        if work is None or work.machine.listed:
-            answering.say(reply, "ready")
-        else:
-            answering.say(reply, self._controller.kube.trouble or "it hasn't seen the cluster yet", 503)
+        blind = self._controller.blind
+        answering.say(reply, blind or "ready", 503 if blind else 200)
 
     def _metrics(self, reply: Reply) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -102,5 +99,5 @@ def state(controller: Controller) -> dict[str, Any]:
             ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
             servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
-    leads, token = controller.work is not None, controller.lease.token
-    return {"leads": leads, "token": token, "requesters": requesters, "servers": servers}
+    its = {"leads": controller.work is not None, "blind": controller.blind, "token": controller.lease.token}
+    return {**its, "requesters": requesters, "servers": servers}

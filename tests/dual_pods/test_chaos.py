@@ -418,6 +418,21 @@ def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) ->
     assert 'dual_pods_ready_seconds_count{by="launch"} 2.0' in text
 
 
+def test_a_controller_that_may_not_see_the_cluster_says_so_and_status_is_no_success(it: Cluster) -> None:
+    it.server.ask("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/dual-pods-nodes")
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
+    command = [sys.executable, "-m", "dual_pods.cli.dualctl", "status", "--controller", f"http://127.0.0.1:{port}"]
+
+    def says() -> bool:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode != 0
+        return 'cannot list resource "nodes"' in done.stdout
+
+    until(says, "it says which right is missing")
+    assert 'cannot list resource "nodes"' in _get(port, "/ready")
+
+
 def test_one_that_was_ready_before_a_controller_led_isnt_counted_as_become_ready_by_it(it: Cluster) -> None:
     first, port = it.controller(), _free_port()
     it.request("a")
