@@ -29,8 +29,8 @@ examples:
   dualctl status --watch
   dualctl status --json | jq '.requesters[] | select(.phase != "ready")'
 
-exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead or sees nothing yet; 2, no
-controller answers; 64, wrong usage
+exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead, or doesn't see the
+cluster; 2, no controller answers; 64, wrong usage
 """
 NOT_READY = 1
 
@@ -99,8 +99,7 @@ def _through_kubectl(options: argparse.Namespace) -> bytes:
 def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
         return ["this controller doesn't lead: the other replica does, or none yet"]
-    if status.get("blind"):
-        return [f"the controller that leads sees nothing yet: {status['blind']}"]
+    blind = [f"the controller that leads doesn't see the cluster: {status['blind']}", ""] if status.get("blind") else []
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "SINCE", "SAYS"]]
     for it in status["requesters"]:
         since = length(now - it["since"])
@@ -116,7 +115,7 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
             state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
             holds = size(sum(held.values())) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
-    return [*table.lines(asks), "", *table.lines(runs)]
+    return [*blind, *table.lines(asks), "", *table.lines(runs)]
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -161,7 +161,9 @@ class Plan:
             return self._create(requester, create, says)
         self.bindings[server.uid][instance] = requester.uid
         self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
-        return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}"
+        binding = self._tried(Mark(server, {}, {}))
+        why = f": {binding.why}" if binding.failures > _QUERIES else ""  # others write on it, too
+        return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}{why}"
 
     def _blocked(self) -> str:
         """Rule 1: why nothing may be promised on this node at the moment."""
@@ -184,11 +186,12 @@ class Plan:
         why = f" ({it.why})" if it.why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
 
-    def _end(self, seen: Seen) -> None:
-        if seen.server.pool:
-            self._do(Order("delete", seen.server, seen.it.id))
-        elif not seen.server.leaving:
-            self._do(Order("delete-pod", seen.server))
+    def _end(self, seen: Seen) -> str:
+        """Why that failed when it was tried last; empty if it didn't."""
+        order = Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)
+        if seen.server.pool or not seen.server.leaving:
+            self._do(order)
+        return self._tried(order).why
 
     def _room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room."""
@@ -248,11 +251,12 @@ class Plan:
             self._do(Query(requester))
 
     def _evict(self, going: Iterable[Instance]) -> str:
-        ids = {sleeper.id for sleeper in going}
+        ids, whys = {sleeper.id for sleeper in going}, set[str]()
         for seen in (seen for seen in self.view.instances if seen.it.id in ids):
-            self._end(seen)
+            whys.add(self._end(seen))
             self._say(seen.server, "Evicted", f"instance {seen.it.id}, which sleeps, goes: its memory is needed")
-        return f"sleeping instances go first: {', '.join(sorted(ids))}" if ids else ""
+        says = f"sleeping instances go first: {', '.join(sorted(ids))}"
+        return ": ".join([says, *sorted(whys - {""})]) if ids else ""
 
     def _create(self, requester: Requester, create: Create, says: str = "") -> tuple[Phase, str]:
         why = self._do_for(requester, create, "Launching", says)

@@ -59,10 +59,11 @@ class Controller:
 
     @property
     def blind(self) -> str:
-        """Why one that leads hasn't seen the cluster yet; else empty."""
-        if self.work is None or self.work.machine.listed:
+        """Why one that leads doesn't see the cluster; else empty."""
+        if self.work is None:
             return ""
-        return self.kube.trouble or "it hasn't seen the cluster yet"
+        unseen = "" if self.work.machine.listed else "it hasn't seen the cluster yet"
+        return "; ".join(self.kube.troubles.values()) or unseen
 
     async def run(self) -> None:
         """For ever, until it is cancelled."""

@@ -5,6 +5,7 @@ bookmarks too; one that is too old (410) begins again with a list. What this fil
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import ssl
@@ -39,6 +40,14 @@ class Refused(Exception):
         self.code, self.reason = code, reason
 
 
+def _refused(status: int, body: bytes) -> Refused:
+    try:
+        said = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        said = {"message": body[:300].decode("utf-8", "replace").strip()}
+    return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
+
+
 class _Change(msgspec.Struct, frozen=True):
     type: str
     object: Object
@@ -51,8 +60,8 @@ class Kube:
         self._http = HttpClient(tls)
         self._agent = user_agent
         self.requests = 0
-        self.trouble = ""
-        """Why something of the cluster couldn't be followed last."""
+        self.troubles: dict[str, str] = {}
+        """What of the cluster can't be followed at the moment, and why."""
 
     @classmethod
     def here(cls, url: str, token_file: Path | None, user_agent: str) -> "Kube":
@@ -95,16 +104,13 @@ class Kube:
         headers = self._headers(content_type if body is not None else "")
         target = self.url + path + (f"?{urlencode(query)}" if query else "")
         answer = await self._http.ask(method, target, data, headers, timeout_s=timeout_s)
-        try:
-            found = msgspec.json.decode(answer.body) if answer.body else {}
-        except msgspec.MsgspecError:
-            found = answer.body[:300].decode("utf-8", "replace").strip()
         if answer.status >= 300:
-            said = found if isinstance(found, dict) else {"message": found or f"the API server says {answer.status}"}
-            raise Refused(answer.status, said.get("reason", ""), said.get("message", ""))
-        if not isinstance(found, dict) or "kind" not in found:
-            raise Unanswered(f"{self.url}{path}: it answers with what is no object")
-        return found
+            raise _refused(answer.status, answer.body)
+        with contextlib.suppress(msgspec.MsgspecError):
+            found = msgspec.json.decode(answer.body)
+            if isinstance(found, dict) and "kind" in found:
+                return found
+        raise Unanswered(f"{self.url}{path}: it answers with what is no object")
 
     async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
         """For ever, what is `ADDED`, `MODIFIED` or `DELETED`; of what went unseen, the uid alone. Once all that was
@@ -133,7 +139,7 @@ class Kube:
             except (Refused, Unanswered) as error:
                 if isinstance(error, Refused) and error.code == 410:
                     version = ""
-                self.trouble = f"{path} can't be followed: {error}"
+                self.troubles[path] = f"{path} can't be followed: {error}"
                 log.warning("watch_ended", path=path, why=str(error))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
@@ -153,11 +159,13 @@ class Kube:
         url = f"{self.url}{path}?{urlencode(query)}"
         self.requests += 1
         async with self._http.stream(url, self._headers(), timeout_s=REQUEST_S) as (status, lines):
+            if status == 200:
+                self.troubles.pop(path, None)
             try:
                 async with asyncio.timeout(2 * WATCH_S + REQUEST_S):  # what is between may keep one that has ended
                     async for line in lines:
                         if status != 200:
-                            raise Refused(status, "", line[:300].decode("utf-8", "replace"))
+                            raise _refused(status, line)
                         if not line.strip():
                             continue
                         change = msgspec.json.decode(line, type=_Change)

@@ -34,7 +34,7 @@ class Pages:
         }
 
     def _ready(self, reply: Reply) -> None:
-        """The one that waits to lead is ready; so is one that leads, once it has seen the cluster."""
+        """The one that waits to lead is ready; so is one that leads, while it sees the cluster."""
         blind = self._controller.blind
         answering.say(reply, blind or "ready", 503 if blind else 200)
 

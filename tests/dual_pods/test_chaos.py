@@ -256,19 +256,33 @@ def test_a_server_pod_that_is_deleted_by_hand_goes_when_its_containers_have_ende
     it.until_ready("a")
 
 
-def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(it: Cluster) -> None:
+@pytest.mark.parametrize(("verb", "an_event"), [("create", True), ("patch", False), ("watch", False)])
+def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(
+    it: Cluster, verb: str, an_event: bool
+) -> None:
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dual-pods"
     role = it.server.ask("GET", path)
     fewer = [
-        {**r, "verbs": [v for v in r["verbs"] if v != "create" or "pods" not in r["resources"]]} for r in role["rules"]
+        {**r, "verbs": [v for v in r["verbs"] if v != verb or "pods" not in r["resources"]]} for r in role["rules"]
     ]
     it.server.ask("PUT", path, {**role, "rules": fewer, "metadata": {"name": "dual-pods"}})
-    it.controller()
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
     it.request("a")
-    until(lambda: 'cannot create resource "pods"' in it.says("a"), "the status says it")
-    assert any('cannot create resource "pods"' in event for event in it.events("a"))
+    until(lambda: f'cannot {verb} resource "pods"' in " ".join(_status(port)), "the status says it")
+    if an_event:
+        assert f'cannot {verb} resource "pods"' in it.says("a")
+        assert any(f'cannot {verb} resource "pods"' in event for event in it.events("a"))
     it.server.ask("PUT", path, {**role, "metadata": {"name": "dual-pods"}})
     it.until_ready("a")
+    until(lambda: "cannot" not in " ".join(_status(port)), "nothing is missing any more")
+
+
+def _status(port: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        status = json.loads(_get(port, "/dual-pods"))
+        return [status["blind"], *(it["says"] for it in status["requesters"])]
+    return []
 
 
 @pytest.mark.parametrize(

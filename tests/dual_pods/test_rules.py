@@ -108,6 +108,14 @@ def test_sleepers_go_until_they_hold_no_more_than_they_may() -> None:
     assert [wish for wish in it.wishes.values() if it.awake_or_asleep(wish)] == ["newer", "next"]
 
 
+def test_a_sleeper_that_cant_be_sent_away_is_said_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = _settled(Mode.SWAP, {"old": 60 * GIB}, sleepers_bytes=0)
+    monkeypatch.setattr(it, "_order", lambda effect: "forbidden")
+    uid = it.request("b", "n", ("n-0",), "next", 60 * GIB)
+    it.run(it.now + 60)
+    assert it.machine.waits[uid][1] == f"sleeping instances go first: {it.only()}: forbidden"
+
+
 @pytest.mark.parametrize("prometheus", [True, False])
 def test_without_a_ledger_the_specification_s_rule_holds(prometheus: bool) -> None:
     """A figure counts only if nothing went to sleep for a while before it; then one cover of sleepers goes."""
