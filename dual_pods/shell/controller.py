@@ -28,7 +28,7 @@ from sidecar.http.http_client import Unanswered
 from sidecar.terminal.logs import Log
 
 Object = dict[str, Any]
-_AT_ONCE = 64
+_WRITES = 64
 _ASKS = (names.PREFIX + names.SERVER_PATCH, names.OLD_PREFIX + names.SERVER_PATCH, names.MODEL)
 _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
 _MESSAGE_MOST = 1000
@@ -118,7 +118,8 @@ class Work:
         self.ready_s: list[tuple[str, float]] = []
         """How long requesters took to become Ready, and by what; the metrics take them away."""
         self._began = time.time() - time.monotonic()
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._writes = asyncio.Semaphore(_WRITES)
+        """Pods are asked as many as there are: one that doesn't answer must keep none waiting."""
         self._looks = asyncio.Event()
         self._lists = 2
         self._by: dict[str, str] = {}
@@ -219,16 +220,15 @@ class Work:
 
     async def _carry_out(self, effect: e.Effect) -> None:
         key, error, accelerators = e.key(effect), "", ()
-        async with self._at_once:
-            try:
-                if not self.lease.leads:
-                    raise Failed("this controller doesn't lead any more")
-                accelerators = await _DO[type(effect)](self, effect) or ()
-            except (Refused, *FAILS) as failure:
-                error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
-            if error and key[0] != "query":
-                self.log.warning("failed", what=" ".join(key), why=error)
-            self.tell(e.Done(effect, error, accelerators))
+        try:
+            if not self.lease.leads:
+                raise Failed("this controller doesn't lead any more")
+            accelerators = await _DO[type(effect)](self, effect) or ()
+        except (Refused, *FAILS) as failure:
+            error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
+        if error and key[0] != "query":
+            self.log.warning("failed", what=" ".join(key), why=error)
+        self.tell(e.Done(effect, error, accelerators))
 
     async def _query(self, effect: e.Query) -> tuple[str, ...]:
         found = await self.servers.accelerators(effect.requester)
@@ -240,7 +240,8 @@ class Work:
 
     async def _write(self, method: str, path: str, body: Object, content_type: str = "application/json") -> Object:
         manager = {"fieldManager": f"dual-pods-{self.lease.token}"}
-        return await self.kube.ask(method, path, body, manager, content_type)
+        async with self._writes:
+            return await self.kube.ask(method, path, body, manager, content_type)
 
     async def _mark(self, effect: e.Mark) -> None:
         pod = effect.pod

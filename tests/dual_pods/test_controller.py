@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import names, reading
+from dual_pods.rules.facts import Requester
 from dual_pods.rules.place import Settings
 from dual_pods.shell.controller import Controller, Options
+from dual_pods.shell.servers import Servers
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.terminal.logs import Log
@@ -43,20 +45,19 @@ def _server(port: int) -> Object:
 
 
 class Kube:
-    """An API server that has one pod on one node, and takes everything."""
+    """An API server that has some pods on one node, and takes everything."""
 
-    trouble, requests, url = "", 0, "here"
-
-    def __init__(self, pod: Object) -> None:
-        self.pod = pod
+    def __init__(self, *pods: Object) -> None:
+        self.pods = pods
 
     async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
-        yield "ADDED", NODE if path.endswith("/nodes") else self.pod
+        for each in [NODE] if path.endswith("/nodes") else self.pods:
+            yield "ADDED", each
         yield "LISTED", {}
         await asyncio.Event().wait()
 
     async def ask(self, method: str, path: str, body: Any = None, *_: Any) -> Object:
-        return self.pod
+        return self.pods[-1]
 
 
 class Lease:
@@ -69,19 +70,17 @@ class Lease:
         await asyncio.Event().wait()
 
 
-def _handle(request: Request, reply: Reply) -> None:
-    body = b"data: {}\n\n" if request.path == "/failover/models" else b'["GPU-0"]'
-    reply.send(200, body)
+def _run(pod: Callable[[int], Object], *others: Object) -> None:
+    """A controller of a pod that answers all that it is asked, and of others, until it ends."""
 
-
-def _run(pod: Callable[[int], Object]) -> None:
-    """A controller of one pod, which answers all that it is asked, until it ends."""
+    def handle(request: Request, reply: Reply) -> None:
+        reply.send(200, b"data: {}\n\n" if request.path == "/failover/models" else b'["GPU-0"]')
 
     async def run() -> None:
         listener = tcp.listen(IP, 0)
-        http = HttpServer(asyncio.get_running_loop(), _handle, lambda status, why: why.encode(), Limits())
+        http = HttpServer(asyncio.get_running_loop(), handle, lambda status, why: why.encode(), Limits())
         await http.listen(listener)
-        kube: Any = Kube(pod(listener.getsockname()[1]))
+        kube: Any = Kube(*others, pod(listener.getsockname()[1]))
         lease: Any = Lease()
         async with asyncio.timeout(DEADLINE_S):
             await Controller(kube, lease, Options("ns", Settings()), Log("test")).run()
@@ -102,3 +101,22 @@ def test_a_fault_while_an_answer_is_carried_out_ends_the_program(
     with pytest.raises(ExceptionGroup) as ended:
         _run(pod)
     assert ended.group_contains(ZeroDivisionError)
+
+
+class Heard(Exception):
+    pass
+
+
+def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def accelerators(self: Servers, requester: Requester) -> None:
+        if requester.uid == "u":
+            raise Heard
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Servers, "accelerators", accelerators)
+    silent = [_requester(1) for _ in range(100)]
+    for number, pod in enumerate(silent):
+        pod["metadata"] |= {"uid": f"s{number}", "name": f"s{number}"}
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(_requester, *silent)
+    assert ended.group_contains(Heard)
