@@ -113,10 +113,11 @@ class View:
     @cached_property
     def silent(self) -> str:
         """A server pod that may run instances and hasn't said which, in a sentence; else empty."""
-        for server in self.running:
-            if server.running and server.uid not in self.place.told:
-                return f"server pod {server.name} hasn't said yet what it runs"
-        return ""
+        names = (server.name for server in self.running if self.is_silent(server))
+        return next((f"server pod {name} hasn't said yet what it runs" for name in names), "")
+
+    def is_silent(self, server: Server) -> bool:
+        return server.running and server.uid not in self.place.told
 
     @cached_property
     def bound(self) -> dict[str, tuple[Server, str]]:

@@ -177,9 +177,6 @@ class Plan:
     def _quiet(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: a sentence about who still holds one of these accelerators; empty when none does."""
         hot = self.view.hot(accelerators, instance)
-        for seen in hot:
-            if seen.it.state in (State.LOADING, State.FAILED, State.WAKING) and not seen.bound:
-                self._end(seen)  # it would keep the accelerator for as long as it takes to load
         if not hot:
             return ""
         it, server = hot[0].it, hot[0].server
@@ -349,11 +346,13 @@ class Plan:
     # -- instances and server pods ---------------------------------------------------------------------------------
 
     def _rest(self, seen: Seen) -> None:
-        """Rule 9: what is promised to none doesn't stay awake."""
+        """Rules 3 and 9: what is promised to none doesn't stay awake, nor begins where another one is promised."""
         it, server = seen.it, seen.server
         if it.id in self.bindings[server.uid] or server.leaving or it.id in self.ending:
             return
-        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED:
+        begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
+        in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
+        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way:
             self._end(seen)
         elif it.state is State.AWAKE:
             if self._do(Order("sleep", server, it.id)):

@@ -112,7 +112,8 @@ class Servers:
                     return replace(it, why=f"/is_sleeping says {answer.status}")
             answer = await self._http.ask("GET", url(server.ip, port, path), timeout_s=ANSWER_S)
         except Unanswered as error:
-            return None if "no answer within" in str(error) else replace(it, why="it doesn't listen yet")
+            refused = isinstance(error.__context__, ConnectionRefusedError)
+            return replace(it, why="it doesn't listen yet") if refused else None
         return (
             replace(it, state=State.AWAKE) if answer.status == 200 else replace(it, why=f"{path} says {answer.status}")
         )

@@ -80,6 +80,25 @@ def test_an_accelerator_is_given_on_only_when_the_instance_before_is_at_rest_or_
     it.quiet()
 
 
+def test_a_sleeper_that_begins_again_by_itself_goes_where_another_one_is_promised_and_not_before_it_is_heard() -> None:
+    """Its container has ended, and kubelet starts it again, beside the one that is awake."""
+    it = _settled(Mode.SLEEP, {"old": 40 * GIB})
+    uid = it.request("b", "n", ("n-0",), "next", 40 * GIB)
+    it.run(it.now + 60)
+    [pod] = [p for p in it.pods.values() for engine in p.engines.values() if engine.state is State.ASLEEP]
+    it.hushed = True
+    it.restart()
+    it.run(it.now + 60)
+    assert len(it.servers()) == 2, "a new controller hasn't heard yet that it sleeps"
+    it.hushed = False
+    it.tell_all()
+    it.run(it.now + 60)
+    assert len(it.servers()) == 2
+    it._move(pod, next(iter(pod.engines.values())), State.LOADING)
+    it.run(it.now + 60)
+    assert [s.uid for s in it.servers()] != [pod.fact.uid] and len(it.servers()) == 1 and it.ready(uid)
+
+
 def test_in_direct_mode_no_instance_is_used_again() -> None:
     it = world(Mode.DIRECT)
     for name in ("a", "b"):

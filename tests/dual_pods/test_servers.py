@@ -25,11 +25,14 @@ class Engine:
         self.answers: dict[str, tuple[int, bytes]] = {"/health": (503, b""), "/is_sleeping": (404, b"")}
         self.heard: list[tuple[bytes, bytes]] = []
         self.told: list[tuple[State, str] | None] = []
+        self.breaks = False
 
     def handle(self, request: Request, reply: Reply) -> None:
         if request.method == "POST":
             self.heard.append((request.target, request.header(TOKEN.encode())))
-        if request.path in self.answers:
+        if self.breaks:
+            reply.abort()
+        elif request.path in self.answers:
             reply.send(*self.answers[request.path])
 
     def tell(self, event: Event) -> None:
@@ -106,5 +109,17 @@ def test_where_nothing_listens_it_is_loading() -> None:
     async def check(engine: Engine, its: Servers, server: Server) -> None:
         its.seen(replace(server, port=1, probe=(1, "/health")))
         await engine.until((State.LOADING, "it doesn't listen yet"))
+
+    _with(check)
+
+
+def test_one_that_breaks_off_may_do_anything() -> None:
+    """It isn't taken for one that begins, and that would be sent away."""
+
+    async def check(engine: Engine, its: Servers, server: Server) -> None:
+        engine.answers |= {"/health": (200, b""), "/is_sleeping": (200, b'{"is_sleeping": true}')}
+        await engine.until((State.ASLEEP, ""))
+        engine.breaks = True
+        await engine.until(None)
 
     _with(check)
