@@ -25,7 +25,7 @@ from sidecar.wire.tcp import CannotListen
 EXAMPLES = """\
 examples:
   dual-pods-requester --relay-port 8000                    what comes to port 8000 goes to the instance's
-  dual-pods-requester --admin-port 8001 --relay-port 8000,8080
+  dual-pods-requester --admin-port 8001 --probes-port 8002 --relay-port 8000,8080
   curl localhost:8080/ready                                200 once an instance of its model is awake
 """
 
@@ -66,24 +66,27 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    it = parser()
+    options = it.parse_args(argv)
+    own = {options.admin_port, options.probes_port, options.metrics_port, options.debug_port} - {None}
+    relays = {*options.relay_port, *options.ports}
+    if both := own & relays:
+        it.error(f"port {min(both)} can't lead to the instance and be its own: see --admin-port and --probes-port")
     log = Log("dual-pods-requester", json=options.log_format == "json")
-    ports = [options.admin_port, options.probes_port, options.metrics_port, options.debug_port]
-    ports, relays = [port for port in ports if port], [*options.relay_port, *options.ports]
     requester = Requester(lambda: devices.names(options.accelerators, os.environ), devices.memory_mib, log)
 
     async def serve() -> int:
         told = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
         try:
-            for port in dict.fromkeys(ports):
+            for port in own:
                 await requester.serve((options.host, port))
             for port in relays:
                 await requester.relay((options.host, port))
         except CannotListen as error:
             print(f"dual-pods-requester: {error}", file=sys.stderr)
             return 1
-        log.info("serving", ports=ports, relays=relays)
+        log.info("serving", ports=sorted(own), relays=sorted(relays))
         await told.wait()
         await requester.end(options.grace_s)
         return 0
