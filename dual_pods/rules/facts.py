@@ -20,8 +20,6 @@ class Node:
     ready: bool
     usable: bool
     """It has the taint that keeps others off, where one is asked for."""
-    kind: str = ""
-    """Its accelerators' type."""
 
 
 @dataclass(frozen=True)

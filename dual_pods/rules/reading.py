@@ -138,11 +138,11 @@ def _written(text: str | None, kind: type[T], otherwise: T) -> T:
         return otherwise
 
 
-def node(value: Object, taint: str, kind_label: str) -> Node:
+def node(value: Object, taint: str) -> Node:
     meta, taints = value["metadata"], (value.get("spec") or {}).get("taints") or ()
     ready = _condition(value.get("status") or {}, "Ready").get("status") == "True"
     usable = not taint or any(t.get("key") == taint for t in taints)
-    return Node(meta["uid"], meta["name"], ready, usable, (meta.get("labels") or {}).get(kind_label, ""))
+    return Node(meta["uid"], meta["name"], ready, usable)
 
 
 # -- what a pool says --------------------------------------------------------------------------------------------------

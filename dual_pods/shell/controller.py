@@ -41,7 +41,6 @@ class Options:
     admin_key: str = ""
     owner: str = ""
     """The Deployment that owns server pods; empty: none does."""
-    kind_label: str = "nvidia.com/gpu.product"
     prometheus: Prometheus | None = None
 
     @property
@@ -167,7 +166,7 @@ class Work:
                 seen(value)
 
     def _node(self, node: Object) -> None:
-        self.tell(reading.node(node, self.options.settings.taint, self.options.kind_label))
+        self.tell(reading.node(node, self.options.settings.taint))
 
     def _pod(self, pod: Object) -> None:
         if reading.is_server(pod):
