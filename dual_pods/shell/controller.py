@@ -252,13 +252,7 @@ class Work:
         """Of a server pod, as they are now: with one that was made anew since, it would be collected at once."""
         if not self.options.owner:
             return []
-        try:
-            found = await self.kube.ask("GET", self.options.deployment)
-        except Refused as refused:
-            if refused.code not in (403, 404):
-                raise
-            self.log.warning("no_owner", why=f"server pods will have no owner: {refused}")
-            return []
+        found = await self.kube.ask("GET", self.options.deployment)
         kind = {"apiVersion": "apps/v1", "kind": "Deployment", "controller": True}
         return [{**kind, "name": self.options.owner, "uid": found["metadata"]["uid"]}]
 
@@ -266,12 +260,7 @@ class Work:
         meta = effect.body["metadata"]
         owners = meta.get("ownerReferences") or await self._owners()
         body = {**effect.body, "metadata": {**meta, "ownerReferences": owners}}
-        try:
-            self._pod(await self._write("POST", _path(effect.namespace or self.options.namespace), body))
-        except Refused as refused:
-            if refused.reason == "AlreadyExists":
-                raise Failed(f"pod {meta['name']} is still there") from None
-            raise
+        self._pod(await self._write("POST", _path(effect.namespace or self.options.namespace), body))
 
     async def _order(self, effect: e.Order) -> None:
         server = effect.server
