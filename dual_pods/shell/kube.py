@@ -159,13 +159,12 @@ class Kube:
         url = f"{self.url}{path}?{urlencode(query)}"
         self.requests += 1
         async with self._http.stream(url, self._headers(), timeout_s=REQUEST_S) as (status, lines):
-            if status == 200:
-                self.troubles.pop(path, None)
             try:
                 async with asyncio.timeout(2 * WATCH_S + REQUEST_S):  # what is between may keep one that has ended
+                    if status != 200:
+                        raise _refused(status, await anext(lines, b""))
+                    self.troubles.pop(path, None)
                     async for line in lines:
-                        if status != 200:
-                            raise _refused(status, line)
                         if not line.strip():
                             continue
                         change = msgspec.json.decode(line, type=_Change)

@@ -68,6 +68,7 @@ def _follow(lists: Says, watches: Says, asked: int) -> tuple[Kube, float]:
     [
         (_says(410, b'{"kind": "Status", "code": 410}'), 8, "410"),
         (_says(200, EXPIRED), 8, "too old"),
+        (_says(503, b""), 5, "says 503"),
         (_says(200, b""), 5, ""),
         (_says(200, b"<html>\n"), 5, "malformed"),
         (_says(200, b'{"type": "ADDED", "obj\n'), 5, "truncated"),
