@@ -98,6 +98,10 @@ class Machine:
     def _of(self, uid: str) -> Place | None:
         return self.places.get(self._where[uid]) if uid in self._where else None
 
+    def server(self, uid: str) -> Server | None:
+        place = self._of(uid)
+        return place.servers.get(uid) if place is not None else None
+
     # -- what is seen ----------------------------------------------------------------------------------------------
 
     def _node(self, node: Node, now: float) -> list[str]:
@@ -169,8 +173,7 @@ class Machine:
         return list(self.places)
 
     def _tells(self, event: e.Tells, now: float) -> list[str]:
-        place = self._of(event.uid)
-        server = place.servers.get(event.uid) if place is not None else None
+        place, server = self._of(event.uid), self.server(event.uid)
         if place is None or server is None or not server.running:
             return []
         before = place.told.pop(event.uid, Told({}))

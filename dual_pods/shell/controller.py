@@ -170,9 +170,9 @@ class Work:
 
     def _pod(self, pod: Object) -> None:
         if reading.is_server(pod):
-            server = reading.server(pod)
-            self.tell(server)
-            self.servers.seen(server)
+            self.tell(reading.server(pod))
+            if server := self.machine.server(pod["metadata"]["uid"]):  # what has come may be older than what is known
+                self.servers.seen(server)
         elif reading.is_requester(pod):
             requester = reading.requester(pod, self._ask)
             self._mind_ready(requester)
@@ -249,7 +249,7 @@ class Work:
         self._pod(await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE))
 
     async def _owners(self) -> list[Object]:
-        """Of a server pod, as they are now: with one that was made anew since, it would be collected at once."""
+        """The owners of a server pod as they are now: with one that was made anew since, it would be collected."""
         if not self.options.owner:
             return []
         found = await self.kube.ask("GET", self.options.deployment)

@@ -70,8 +70,8 @@ class Lease:
         await asyncio.Event().wait()
 
 
-def _run(pod: Callable[[int], Object], *others: Object) -> None:
-    """A controller of a pod that answers all that it is asked, and of others, until it ends."""
+def _run(pods: Callable[[int], list[Object]]) -> None:
+    """A controller of pods at a port where all that is asked is answered, until it ends."""
 
     def handle(request: Request, reply: Reply) -> None:
         reply.send(200, b"data: {}\n\n" if request.path == "/failover/models" else b'["GPU-0"]')
@@ -80,7 +80,7 @@ def _run(pod: Callable[[int], Object], *others: Object) -> None:
         listener = tcp.listen(IP, 0)
         http = HttpServer(asyncio.get_running_loop(), handle, lambda status, why: why.encode(), Limits())
         await http.listen(listener)
-        kube: Any = Kube(*others, pod(listener.getsockname()[1]))
+        kube: Any = Kube(*pods(listener.getsockname()[1]))
         lease: Any = Lease()
         async with asyncio.timeout(DEADLINE_S):
             await Controller(kube, lease, Options("ns", Settings()), Log("test")).run()
@@ -99,7 +99,7 @@ def test_a_fault_while_an_answer_is_carried_out_ends_the_program(
 
     monkeypatch.setattr(reading, reads, fault)
     with pytest.raises(ExceptionGroup) as ended:
-        _run(pod)
+        _run(lambda port: [pod(port)])
     assert ended.group_contains(ZeroDivisionError)
 
 
@@ -118,5 +118,20 @@ def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: p
     for number, pod in enumerate(silent):
         pod["metadata"] |= {"uid": f"s{number}", "name": f"s{number}"}
     with pytest.raises(ExceptionGroup) as ended:
-        _run(_requester, *silent)
+        _run(lambda port: [*silent, _requester(port)])
+    assert ended.group_contains(Heard)
+
+
+def test_an_answer_that_comes_late_ends_no_watch_of_a_server_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells of the pod as it was made; that it runs has been told meanwhile, and nothing more may come for hours."""
+
+    def heard(body: bytes) -> None:
+        raise Heard
+
+    monkeypatch.setattr(reading, "told", heard)
+    late = _server(1)
+    late["metadata"] |= {"resourceVersion": "0"}
+    late["status"] = {}
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(lambda port: [_server(port), late])
     assert ended.group_contains(Heard)
