@@ -1,9 +1,8 @@
 """What the machine of a server that binds trees does, whatever it grants: callers that come and go, ends, copies of
 pidfds, and what is said once it is on disk.
 
-Pure. A machine derives from this, says what it requests mean (`requests`, `of_any_caller`), what follows when a tree is
-lost (`lost`), and what its file says (`persist`). It hands in each event (`HANDLERS`) between `begin` and `end` of its
-own turn.
+Pure. A machine derives from this and says what its requests mean (`requests`, `of_any_caller`), what follows when a
+tree is lost (`lost`), and what its file says (`persist`). It takes `TreeMachine.handlers` into its own.
 """
 
 from collections.abc import Callable, Mapping

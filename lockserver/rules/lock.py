@@ -111,9 +111,9 @@ class Lock:
     verified: bool = False
     """Its memory was seen to be free at the grant."""
     proven: bool = False
-    """And each single process of the holder before was seen to have ended."""
+    """Beside `verified`: each process of the holder before was seen to have ended, or it gave the lock back."""
     doubt: Doubt | None = None
-    """A new server's. While a holder from the file is being fenced it still counts: its proof may be another one."""
+    """Set by a new server, and kept while a holder from the file is fenced: that end may need another proof."""
     fencing_since: float = 0.0
     """On the clock on the wall; 0 while it isn't fencing."""
     waiter: Waiter | None = None

@@ -1,9 +1,10 @@
 """The rules of the lock: who may be awake.
 
-Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file takes events
-in and composes; `succession.py` says what follows from how things stand, and does it. The parts know neither of them.
-A part that finds something about the lock says it by one of the lock's transitions (`lock.py`). What is known of
-processes is in the package `evidence`, which has its own rules, with an E.
+Pure: an event and the time go in, effects come out (`events.py`); `lockserver/shell/server.py` carries the effects out,
+and the sockets are in `sidecar/wire/connections.py`. This file takes events in and composes; `succession.py` says what
+follows from how things stand, and does it. The parts know neither of them. A part that finds something about the lock
+says it by one of the lock's transitions (`lock.py`). What is known of processes is in the package `evidence`, which has
+its own rules, with an E.
 
 How it goes. An engine's main process registers, the other processes of its incarnation join; from then on their ends
 are watched. The main process says `Acquire` and waits in the queue. The states of the lock and what may follow what

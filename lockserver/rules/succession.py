@@ -301,7 +301,7 @@ class Succession:
     def _fence_the_sleeper(self, holder: Incarnation) -> None:
         self.context.shout(f"{holder.engine_id} was told to give the lock back and has not; it is killed")
         self.lose(holder, Stage.DOOMED, "sleep")
-        self.incarnations.kill_rest(holder)
+        self.incarnations.kill_living(holder)
         if holder.conn is not None:  # for one that can't be killed from here
             self.context.send(holder.conn, Exit(round=self.queue.round))
 
