@@ -276,7 +276,7 @@ class LockClient(Session):
     def start(self, timeout_s: float | None = None) -> "LockClient":
         """Makes this start's life file, registers, and watches from now on."""
         self.begin()
-        self.welcomed(timeout_s)
+        self.await_welcome(timeout_s)
         return self
 
     def acquire(self, needs: Mapping[str, int] | None = None, timeout_s: float | None = None) -> Grant:

@@ -3,7 +3,7 @@ socket and the thread.
 
 A client's machine has one of these, gives it what it hears, and is asked for its own in turn: what its main process
 says of itself when it registers (`ClientMachine._on_connected`), and what follows from a welcome, in between `welcomed`
-and `counts`.
+and `begin_to_count`.
 
 The rules:
 C1. No process counts before its server's welcome.
@@ -178,8 +178,8 @@ class Standing:
         self.warned = ""
         self.secret = secret
 
-    def counts(self, server_incarnation: str) -> None:
-        """What it held it holds still, or nothing: from here on it may ask for more."""
+    def begin_to_count(self, server_incarnation: str) -> None:
+        """The welcome stands: copies are handed back, children are vouched for again, and the process may ask."""
         self._return_copies(server_incarnation)
         self.server_incarnation = server_incarnation
         self.out += [c.ShowOldLives(), c.Joined()]

@@ -156,7 +156,7 @@ class TreeMachine(Host):
         self.write()
         return self.disk.asked
 
-    def keeps_unheard(self, hello: Any) -> None:
+    def watch_unheard(self, hello: Any) -> None:
         self.disk.now()
 
     def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:

@@ -158,7 +158,7 @@ class Machine(TreeMachine):
         after = max((lock.recorded_by or 0 for lock in held), default=0)
         self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
 
-    def keeps_unheard(self, hello: m.Register | m.Join) -> None:
+    def watch_unheard(self, hello: m.Register | m.Join) -> None:
         self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
         self.succession.must_write = True
 

@@ -156,7 +156,7 @@ class Machine:
             self.reception.hand_out(0)
             self.send(event.conn, Welcome(server=self.name, number=verdict.number, secret=verdict.who.secret))
 
-    def keeps_unheard(self, hello: Any) -> None: ...
+    def watch_unheard(self, hello: Any) -> None: ...
 
     def record_member(self, who: Incarnation) -> int:
         self.reception.hand_out(0)
@@ -240,7 +240,7 @@ class GuestMachine:
             standing.vouch_for(event)
         elif isinstance(event, c.Heard) and isinstance(event.message, Welcome):
             standing.welcomed(event.message.number, event.message.secret, 2.0)
-            standing.counts(event.message.server)
+            standing.begin_to_count(event.message.server)
             if self.wants:
                 standing.say(Bind())
         elif isinstance(event, c.Heard) and isinstance(event.message, Bound):
@@ -276,7 +276,7 @@ class Guest(ProcessSession):
 def main(run_dir: str, engine_id: str) -> None:
     guest = Guest(Path(run_dir), Me(engine_id, os.urandom(8).hex(), os.getpid(), True))
     guest.begin()
-    guest.welcomed(30.0)
+    guest.await_welcome(30.0)
     child = subprocess.Popen(["/bin/sleep", "1000"])
     guest.vouch_for(child.pid, 30.0)
     guest.raise_if_over(guest.ask(Ask(Want()), 30.0))
