@@ -12,7 +12,7 @@ from evidence.rules.evidence import Evidence
 from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
-from evidence.rules.proof import Verdict
+from evidence.rules.proof import Verdict, gone
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
@@ -88,7 +88,7 @@ class Succession:
     def is_gone(self, lock: Lock, holder: Incarnation, now: float) -> Verdict:
         doubt, active = lock.doubt, lock is self.active
         over = doubt is not None and now >= doubt.until
-        verdict = self.evidence.is_gone(
+        verdict = gone(
             holder,
             found=doubt is not None,
             over=over,
@@ -118,7 +118,7 @@ class Succession:
     def plan(self, *, may_grant: bool) -> Plan:
         """What is to be done now, and when to look again. Each part speaks once those before it have nothing to do."""
         plan = Plan(self.context.now, self.context.alarms)
-        evidence = self.evidence.plan(plan.now)
+        evidence = self.incarnations.plan(plan.now)
         if evidence.looks:
             plan.do(self._carry_out, evidence)
             return plan
@@ -263,7 +263,7 @@ class Succession:
         holders = (self.active.holder, self.permit.lock.holder)
         if holders[0] is not self._bound[0] or holders[1] is not self._bound[1]:
             self._bound = holders
-            self.evidence.bind({holder.name: holder for holder in holders if holder is not None})
+            self.incarnations.bind({holder.name: holder for holder in holders if holder is not None})
 
     def learn_of(self, token: int) -> None:
         """It was granted: its engine holds, or has to be proven gone."""
@@ -328,7 +328,7 @@ class Succession:
         if lock is self.active and self.permit.lock.holder is holder:
             self._release(self.permit.lock, holder)
         elif holder.stage is not Stage.PRESENT and not self.holds(holder):
-            self._end(self.evidence.remove(holder))
+            self._end(self.incarnations.remove(holder, was_bound=True))
 
     def _settle(self) -> None:
         self.active.settle()
@@ -356,7 +356,7 @@ class Succession:
         self.must_write = True
 
     def _carry_out(self, plan: EvidencePlan) -> None:
-        self._end(self.evidence.carry_out(plan))
+        self._end(self.incarnations.carry_out(plan))
 
     def _end(self, conns: list[int]) -> None:
         for conn in conns:

@@ -25,6 +25,7 @@ from evidence.rules.admission import Admitted, Reception, TurnedAway
 from evidence.rules.callers import Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
+from evidence.rules.proof import gone
 from evidence.rules.standing import Me, Standing
 from evidence.shell.session import Errors, ProcessSession
 from evidence.shell.shell import EvidenceShell
@@ -96,10 +97,16 @@ class Machine:
             self.closed(event.conn)
         elif isinstance(event, e.Received):
             self._received(event, event.message)
-        elif isinstance(event, e.Died | e.LifeProbed | e.LookedUp | e.OutOfReach):
-            found = self.evidence.heard(event)
+        elif isinstance(event, e.Died):
+            found = self.evidence.incarnations.died(event.process)
             if found is not None and found[1]:
                 self.evidence.incarnations.lose(found[0], Stage.DOOMED)
+        elif isinstance(event, e.LifeProbed):
+            self.evidence.incarnations.probed(event.incarnation, event.held)
+        elif isinstance(event, e.LookedUp):
+            self.evidence.incarnations.looked_up(event)
+        elif isinstance(event, e.OutOfReach):
+            self.evidence.incarnations.out_of_reach(event.process, event.why)
         self._conclude()
         return self.context.out
 
@@ -120,14 +127,14 @@ class Machine:
             self.send(event.conn, Bound())
 
     def _conclude(self) -> None:
-        while (plan := self.evidence.plan(self.context.now)).looks:
-            self._end(self.evidence.carry_out(plan))
+        while (plan := self.evidence.incarnations.plan(self.context.now)).looks:
+            self._end(self.evidence.incarnations.carry_out(plan))
         self.context.wake(plan.again)
         for name, who in list(self.bound.items()):
-            if (verdict := self.evidence.is_gone(who)).enough:
+            if (verdict := gone(who, found=False, over=False, memory_is_free=False)).enough:
                 del self.bound[name]
-                self.evidence.bind(self.bound)
-                self._end(self.evidence.remove(who))
+                self.evidence.incarnations.bind(self.bound)
+                self._end(self.evidence.incarnations.remove(who, was_bound=True))
                 self.context.note("gone", tree=name, by=verdict.by, every_process=verdict.every_process)
         self.reception.hand_out(0)
 
@@ -143,7 +150,7 @@ class Machine:
     def comes_in(self, who: Incarnation, hello: Any) -> None:
         if hello is Register or hello.bound:
             self.bound[who.name] = who
-            self.evidence.bind(self.bound)
+            self.evidence.incarnations.bind(self.bound)
 
     def may_keep(self, hello: Register) -> bool:
         return hello.bound
@@ -171,7 +178,7 @@ class Machine:
     def closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)
         who = caller.incarnation if caller is not None else None
-        if who is not None and self.evidence.closed(who, conn):
+        if who is not None and self.evidence.incarnations.closed(who, conn):
             dead = who.main is not None and who.main.dead
             self.evidence.incarnations.lose(who, Stage.DOOMED if dead else Stage.LOST)
 

@@ -238,7 +238,7 @@ def test_one_in_the_file_whose_main_process_is_another_one_now_is_looked_at(know
     known.incarnations.probed(NAME, True)
     known.carry_out()
     known.registered("b", 1)
-    assert [look.who for look in known.evidence.plan(known.now).looks] == [who]
+    assert [look.who for look in known.incarnations.plan(known.now).looks] == [who]
 
 
 def test_in_another_pid_namespace_a_number_means_nothing(known: Known) -> None:
