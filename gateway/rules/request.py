@@ -35,7 +35,7 @@ from gateway.rules.comparing import Comparison
 from gateway.rules.continuing import Continuing, obstacle, recovery_of, tokens_to_read
 from gateway.rules.delivery import Delivery
 from gateway.rules.kinds import Api, Kind, Recovery
-from gateway.rules.legs import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
+from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class Request:
         return [*self._legs.drop_all(), e.Cut(self.number)]
 
     def _move(self, to: Phase) -> None:
-        if to not in FOLLOWS[self.phase]:
+        if to not in MAY_FOLLOW[self.phase]:
             raise BrokenRule(f"it can't go from {self.phase.value} to {to.value}")
         self.phase = to
 

@@ -15,7 +15,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
     from       to         by
     FREE       GRANTING   `grant`: a waiter was chosen
                HELD       `claimed`: a main process says that it holds the lock, and nothing speaks against it
-               IN_DOUBT   `find`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
+               IN_DOUBT   `found`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
     IN_DOUBT   HELD       `come_back`, `claimed`
                FENCING    `lose`: the holder that was found is dead
                FREE       `release`: it is proven gone; `settle`: no engine holds it
@@ -144,7 +144,7 @@ class Lock:
 
     # -- transitions -----------------------------------------------------------------------------------------------
 
-    def find(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
+    def found(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
         """The file names a holder."""
         self._move(Phase.IN_DOUBT, _F)
         self.holder, self.doubt = holder, doubt

@@ -145,13 +145,13 @@ class Machine(TreeMachine):
     def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
         hello, main = event.message, isinstance(event.message, m.Register)
         token = hello.claims.get(ACTIVE, 0) if main else 0
-        self.succession.hear_of(token)
+        self.succession.token_told(token)
         if isinstance(verdict, TurnedAway):
             return
         if not main:
             self._welcome(event.conn, verdict, {}, self.record_member(verdict.who))
             return
-        self.succession.learn_of(token)
+        self.succession.token_granted(token)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
             self.write()
@@ -159,7 +159,7 @@ class Machine(TreeMachine):
         self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
 
     def watch_unheard(self, hello: m.Register | m.Join) -> None:
-        self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+        self.succession.token_granted(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
         self.succession.must_write = True
 
     def _welcome(self, conn: int, admitted: Admitted, holds: dict[str, int], after: int) -> None:
@@ -238,10 +238,10 @@ class Machine(TreeMachine):
             self.succession.switchover.drained(message)
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.succession.hear_of(message.mark)
+        self.succession.token_told(message.mark)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
-            self.succession.learn_of(self.active.token)  # it may have been heard of just now
+            self.succession.token_granted(self.active.token)  # it may have been heard of just now
         self.hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:

@@ -1,7 +1,7 @@
 """Which engine holds, and which is next: what follows for the lock and the permit when one is lost, proven gone, or
 waits (rules 1, 3, 4, 7 and 9 of `machine.py`).
 
-Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/rules/proof.py` and `proof.py`,
+Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/rules/proof.py` and `flags.py`,
 the waiters are in `queue.py`: here they are brought together. `plan` says what follows now, and changes nothing;
 `conclude` does it, and asks again until nothing follows any more. Whatever has to be on disk is asked for with
 `must_write`; `machine.py` does it.
@@ -16,12 +16,12 @@ from evidence.rules.proof import Verdict, gone
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
+from lockserver.rules.flags import Flags, nobody_holds, with_flags
 from lockserver.rules.lock import Doubt, Found, Lock, Phase, State, WrongTransition
 from lockserver.rules.messages import ACTIVE, Exit, Refused
 from lockserver.rules.overdue import Overdue
 from lockserver.rules.permit import Permit
 from lockserver.rules.plan import Awaited, Plan
-from lockserver.rules.proof import Flags, nobody_holds, with_flags
 from lockserver.rules.queue import Queue, Waiter
 from lockserver.rules.recovery import Recovery, back_by
 from lockserver.rules.rest import Rest
@@ -52,7 +52,7 @@ class Succession:
         self.switchover = Switchover(config, context, self.queue, self.incarnations, self.rest)
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
-        self._heard = 0
+        self._newest_told = 0
         """The newest that any process has told of. The next one is greater; no holder is ended by it."""
         self.token_floor = 0
         self._nothing_writes = False
@@ -265,13 +265,13 @@ class Succession:
             self._bound = holders
             self.incarnations.bind({holder.name: holder for holder in holders if holder is not None})
 
-    def learn_of(self, token: int) -> None:
+    def token_granted(self, token: int) -> None:
         """It was granted: its engine holds, or has to be proven gone."""
         self.newest_token = max(self.newest_token, token)
 
-    def hear_of(self, token: int) -> None:
+    def token_told(self, token: int) -> None:
         """A process tells of a grant. To whom, and whether it has ended, isn't known by that."""
-        self._heard = max(self._heard, token)
+        self._newest_told = max(self._newest_told, token)
 
     def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
         """Its main process is dead, or its connection ended."""
@@ -340,7 +340,7 @@ class Succession:
         if though:
             self.context.shout(though)
         verified = self.queue.take(waiter)
-        self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
+        self.newest_token = max(self.newest_token, self._newest_told, self.token_floor) + 1
         self.context.calm("unproven", "record", "strangers", "version", "names")
         proven = verified and self._nothing_writes
         at = rfc3339(self.context.wall)
