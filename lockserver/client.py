@@ -92,8 +92,8 @@ class Grant:
 
 
 class Session(ProcessSession):
-    """What both kinds of client are: one process's asks, its grants, and the names that came with them. Like the life
-    lock these are kept while the process lives, unless it gives back: a server goes by them to know whether it is gone.
+    """What `LockClient` and `Membership` share: asks, grants, and copies of the server's names. A client keeps the
+    names until its process ends or gives back: a server that finds them taken knows that a holder may live.
     """
 
     errors = Errors(LockError, Refused, Lost, NotInTime)
@@ -276,7 +276,7 @@ class LockClient(Session):
     def start(self, timeout_s: float | None = None) -> "LockClient":
         """Makes this start's life file, registers, and watches from now on."""
         self.begin()
-        self.welcomed(timeout_s)
+        self.await_welcome(timeout_s)
         return self
 
     def acquire(self, needs: Mapping[str, int] | None = None, timeout_s: float | None = None) -> Grant:

@@ -128,7 +128,7 @@ class LedgerClient(Session):
     def start(self, timeout_s: float | None = None) -> "LedgerClient":
         """Makes this start's life file, registers, and watches from now on."""
         self.begin()
-        self.welcomed(timeout_s)
+        self.await_welcome(timeout_s)
         return self
 
     def environment(self) -> dict[str, str]:

@@ -170,7 +170,7 @@ class ModelsUp(Tree):
     def mind(self) -> None:
         now = time.monotonic()
         if now >= self._connections.deadline:
-            self._connections.due(now)
+            self._connections.do_due(now)
         self._mind_the_hopeless()
         for name, model in list(self._models.items()):
             if not any(shim.pid or shim.start_at < NEVER for shim in model.shims):

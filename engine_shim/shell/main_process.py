@@ -357,7 +357,7 @@ class Main:
                 self._say_needs(beat.well)
                 self.shim.say(beat)
             elif self.state in ("active", "draining"):
-                beat = self._look_awake()
+                beat = self._note_use_and_look()
                 if not self._is_leaving:
                     self.shim.say(beat)
                     if beat.unreachable:
@@ -374,7 +374,7 @@ class Main:
         if self.cannot_bind:
             time.sleep(self.shim.beat_s)
         elif order.done.is_set():
-            self.shim.say(self._look_awake())
+            self.shim.say(self._note_use_and_look())
 
     def _look_asleep(self) -> m.Beat:
         try:
@@ -384,7 +384,7 @@ class Main:
         taken = taken_by_a_stranger(self.listen, self.run_dir)
         return m.Beat(well=well, why="" if well else "its own check says no", unreachable=taken[: m.TEXT_MOST])
 
-    def _look_awake(self) -> m.Beat:
+    def _note_use_and_look(self) -> m.Beat:
         try:
             health = self.engine.health()
         except Exception as error:

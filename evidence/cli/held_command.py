@@ -119,7 +119,7 @@ class HeldCommand:
         try:
             # Signals may end this process wherever it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self.session.welcomed(self._left(began))
+            self.session.await_welcome(self._left(began))
             self.is_served(self._left(began))
             signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self._fork(before)

@@ -127,7 +127,7 @@ class Host(Protocol):
     def introduced(self, event: Received, verdict: Admitted | TurnedAway) -> None:
         """A process that was admitted is to be welcomed; one that was turned away is told so next."""
 
-    def keeps_unheard(self, hello: Any) -> None:
+    def watch_unheard(self, hello: Any) -> None:
         """This process can't talk, and keeps what it has: it is watched from now on."""
 
     def record_member(self, who: Incarnation) -> int:
@@ -228,7 +228,7 @@ class Reception:
         why = self.spoken.why_none(hello)
         kept = isinstance(hello, m.Introduction) and self.admission.keep_what_it_holds(event, hello, why)
         if kept:
-            self.host.keeps_unheard(hello)
+            self.host.watch_unheard(hello)
         oldest, newest = self.spoken
         self._part(event, m.Incompatible(oldest=oldest, newest=newest, why=why), forget=not kept)
 

@@ -2,28 +2,24 @@
 
     evidence.begin(record)                  what the last server wrote down
     evidence.joining.register(...), join()  a process comes in; `why_not_...` are the questions before it
-    evidence.heard(event)                   a process died, a life lock was probed, ...: what became of it, if news
-    evidence.bind({...})                    these have been granted something: their end is to be proven
-    evidence.is_gone(who, ...)              a verdict, and what it lacks
-    evidence.plan(now), carry_out(plan)     what is to be asked next, and when to look again
-    evidence.remove(who)                    the proof is complete
+    evidence.incarnations                   a process died, a life lock was probed, ...: what became of it; and what is
+                                            to be asked next (`plan`), and when to look again
     evidence.record()                       what the next server must know
     evidence.copies, strangers              what clients keep of it; life locks of those that haven't come
 
-Pure. What it asks for goes out with the effects of its user's machine.
+Pure. What it asks for goes out with the effects of its user's machine. What proves an end: `proof.py`.
 """
 
 from typing import Any
 
-from evidence.rules.events import Config, LifeProbed, LookedUp, OutOfReach, Peer
+from evidence.rules.events import Config, Peer
 from evidence.rules.incarnation import Incarnation
-from evidence.rules.incarnations import Incarnations, Plan
+from evidence.rules.incarnations import Incarnations
 from evidence.rules.joining import Joining
 from evidence.rules.pidfd_copies import PidfdCopies
-from evidence.rules.proof import Verdict, gone
 from evidence.rules.record import Processes
 from evidence.rules.strangers import Strangers
-from sidecar.machine.context import Context, Died
+from sidecar.machine.context import Context
 
 
 class Evidence:
@@ -33,8 +29,6 @@ class Evidence:
         self.joining = Joining(self.incarnations)
         self.copies = PidfdCopies(config, self.incarnations)
         self.strangers = Strangers(config, context, self.incarnations)
-
-    # -- across a crash --------------------------------------------------------------------------------------------
 
     def begin(self, found: Processes) -> bool:
         """What the last server wrote down. False: the machine was booted since, and every process of then has ended."""
@@ -56,57 +50,3 @@ class Evidence:
             else:
                 self.incarnations.forget((peer,))
         self.incarnations.forget(peers[len(numbers) :])
-
-    # -- what happens ----------------------------------------------------------------------------------------------
-
-    def heard(self, event: Died | LifeProbed | LookedUp | OutOfReach) -> tuple[Incarnation, bool] | None:
-        """If a process has died: whose it is, and whether it was the main process."""
-        if isinstance(event, Died):
-            return self.incarnations.died(event.process)
-        if isinstance(event, LifeProbed):
-            self.incarnations.probed(event.incarnation, event.held)
-        elif isinstance(event, LookedUp):
-            self.incarnations.looked_up(event)
-        else:
-            self.incarnations.out_of_reach(event.process, event.why)
-        return None
-
-    def closed(self, who: Incarnation, conn: int) -> bool:
-        """A connection of it has ended. True if it was the main process's."""
-        return self.incarnations.closed(who, conn)
-
-    # -- the proof -------------------------------------------------------------------------------------------------
-
-    def bind(self, incarnations: dict[str, Incarnation]) -> None:
-        self.incarnations.bind(incarnations)
-
-    def is_gone(
-        self,
-        who: Incarnation,
-        *,
-        found: bool = False,
-        over: bool = False,
-        memory_is_free: bool = False,
-        life_lock_is_enough: bool = False,
-        unknown_may_be_dying: bool = False,
-    ) -> Verdict:
-        """`proof.py` says what the words mean."""
-        return gone(
-            who,
-            found=found,
-            over=over,
-            memory_is_free=memory_is_free,
-            life_lock_is_enough=life_lock_is_enough,
-            unknown_may_be_dying=unknown_may_be_dying,
-        )
-
-    def plan(self, now: float) -> Plan:
-        return self.incarnations.plan(now)
-
-    def carry_out(self, plan: Plan) -> list[int]:
-        """Returns the connections that end with it."""
-        return self.incarnations.carry_out(plan)
-
-    def remove(self, who: Incarnation) -> list[int]:
-        """What was bound is proven gone. Returns the connections that end with it."""
-        return self.incarnations.remove(who, was_bound=True)

@@ -96,7 +96,7 @@ class Incarnation:
     older: bool = False
     """It is older than this server, which may not know all its members: a file can be an older copy of itself."""
     outlived_at: float = -math.inf
-    """When its life lock was last seen held although all members that are known had ended, if it is older."""
+    """When this server last saw the life lock held though every known member had ended; only of an `older` one."""
 
     name: str = field(init=False)
     """Also the name of its life file."""
@@ -118,8 +118,8 @@ class Incarnation:
 
     @property
     def may_have_left(self) -> bool:
-        """Its main process lives, and talks no more: it has closed its client, or is about to come back, which only its
-        life lock tells. No other process of it is left.
+        """The main process lives without a connection, and no other member is left. A free life lock says that it
+        closed its client; a held one, that it may come back.
         """
         main = self.main
         if self.stage is not Stage.LOST or main is None or main.conns or not self.came or self.cannot_talk:
@@ -163,7 +163,7 @@ class Incarnation:
 
     @property
     def to_kill(self) -> tuple[Member, ...]:
-        """Members that outlive the main process, and haven't been killed yet."""
+        """Living members that this server can kill and hasn't killed yet, the main process among them."""
         return tuple(
             member
             for member in self.members.values()

@@ -296,9 +296,9 @@ class Incarnations:
         self._touch_others(incarnation)
         return news
 
-    def kill_rest(self, incarnation: Incarnation) -> None:
-        """What outlives its main process has no right to the device any more. (Killing is the engine's own job first,
-        and done by the kernel as a rule.)
+    def kill_living(self, incarnation: Incarnation) -> None:
+        """What lives of it has no right to the device any more. (Killing is the engine's own job first, and
+        done by the kernel as a rule.)
         """
         for member in incarnation.to_kill:
             member.killed = True
@@ -335,7 +335,7 @@ class Incarnations:
         may_be_free = not who.seen_alive or (who.may_have_left and not who.bound)
         if may_be_free and not who.probing and who.life is not Life.FREE:
             probe = now >= who.probe_at
-            # A server at rest sleeps: it looks when something else happens, and only what happens can cost it more.
+            # No timer runs for this look while the main process lives: the next event brings it.
             rests = not probe and who.seen_alive and who.probe_wait_s >= PROBE_ALIVE_MOST_S
             again = again if probe or rests else min(again, who.probe_at)
         return Look(who, since, kill=kill, probe=probe, again=again, rests=rests)
@@ -351,7 +351,7 @@ class Incarnations:
                 who.main.dead = self.context.changed = True
                 self._touch(who)
             if look.kill:
-                self.kill_rest(who)
+                self.kill_living(who)
             if look.probe:
                 who.probing = True
                 self.context.out.append(ProbeLife(who.name))

@@ -34,7 +34,7 @@ class Verdict:
     unprovable: bool = False
     """Its life lock is free, nothing proves more, and nothing more will become known: a person has to say."""
     every_process: bool = False
-    """Each single process was seen to have ended. Less may be enough, and never for what a process wrote to."""
+    """Every process was seen to have ended. A grant may need less; the contents of a pool never do."""
     missing: tuple[str, ...] = ()
     """What the proof lacks."""
     alarm: str = ""

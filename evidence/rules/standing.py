@@ -2,7 +2,8 @@
 socket and the thread.
 
 A client's machine has one of these, gives it what it hears, and is asked for its own in turn: what its main process
-says of itself when it registers (`on_connected`), and what follows from a welcome, in between `welcomed` and `counts`.
+says of itself when it registers (`ClientMachine._on_connected`), and what follows from a welcome, in between `welcomed`
+and `begin_to_count`.
 
 The rules:
 C1. No process counts before its server's welcome.
@@ -56,7 +57,7 @@ class Standing:
     out: list[Any]
     """What the event in hand leads to; `begin` says its time."""
     _to_return: set[str]
-    """Incarnations of which a server that was not yet heard of may not know as much as was kept (`connected`)."""
+    """Incarnations whose copies a new server may lack: they are handed back first (C6)."""
 
     def __init__(self, me: Me, spoken: Spoken, server: str) -> None:
         """`server`: what it is called in sentences."""
@@ -177,8 +178,8 @@ class Standing:
         self.warned = ""
         self.secret = secret
 
-    def counts(self, server_incarnation: str) -> None:
-        """What it held it holds still, or nothing: from here on it may ask for more."""
+    def begin_to_count(self, server_incarnation: str) -> None:
+        """The welcome stands: copies are handed back, children are vouched for again, and the process may ask."""
         self._return_copies(server_incarnation)
         self.server_incarnation = server_incarnation
         self.out += [c.ShowOldLives(), c.Joined()]

@@ -1,9 +1,8 @@
 """What the machine of a server that binds trees does, whatever it grants: callers that come and go, ends, copies of
 pidfds, and what is said once it is on disk.
 
-Pure. A machine derives from this, says what it requests mean (`requests`, `of_any_caller`), what follows when a tree is
-lost (`lost`), and what its file says (`persist`). It hands in each event (`HANDLERS`) between `begin` and `end` of its
-own turn.
+Pure. A machine derives from this and says what its requests mean (`requests`, `of_any_caller`), what follows when a
+tree is lost (`lost`), and what its file says (`persist`). It takes `TreeMachine.handlers` into its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -119,12 +118,12 @@ class TreeMachine(Host):
     def closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)
         who = caller.incarnation if caller is not None else None
-        if who is not None and self.evidence.closed(who, conn):
+        if who is not None and self.incarnations.closed(who, conn):
             dead = who.main is not None and who.main.dead
             self.lost(who, Stage.DOOMED if dead else Stage.LOST, "end of file")
 
     def on_died(self, event: e.Died) -> None:
-        found = self.evidence.heard(event)
+        found = self.incarnations.died(event.process)
         if found is None:
             return
         who, was_main = found
@@ -157,7 +156,7 @@ class TreeMachine(Host):
         self.write()
         return self.disk.asked
 
-    def keeps_unheard(self, hello: Any) -> None:
+    def watch_unheard(self, hello: Any) -> None:
         self.disk.now()
 
     def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
@@ -239,9 +238,9 @@ TreeMachine.handlers = {
     e.Received: TreeMachine.on_received,
     Closed: lambda machine, event: machine.closed(event.conn),
     e.Died: TreeMachine.on_died,
-    e.OutOfReach: lambda machine, event: machine.evidence.heard(event),
-    e.LifeProbed: lambda machine, event: machine.evidence.heard(event),
-    e.LookedUp: lambda machine, event: machine.evidence.heard(event),
+    e.OutOfReach: lambda machine, event: machine.incarnations.out_of_reach(event.process, event.why),
+    e.LifeProbed: lambda machine, event: machine.incarnations.probed(event.incarnation, event.held),
+    e.LookedUp: lambda machine, event: machine.incarnations.looked_up(event),
     Persisted: TreeMachine.on_persisted,
     PersistFailed: TreeMachine.on_persist_failed,
     DirectoryReplaced: TreeMachine.on_directory_replaced,

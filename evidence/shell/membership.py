@@ -45,7 +45,7 @@ class Memberships:
             membership = self._joined[key] = self._make(key[1], Me(engine_id, incarnation, os.getpid(), False), on_lost)
             membership.begin()
         try:
-            membership.welcomed(timeout_s)
+            membership.await_welcome(timeout_s)
         except error:
             del self._joined[key]
             membership.close()  # a process that was refused must not keep the life lock of a dead tree

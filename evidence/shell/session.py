@@ -84,7 +84,7 @@ class ProcessSession(ClientShell):
         process_setup.forbid_core_dumps()
         self.loop.start()
 
-    def welcomed(self, timeout_s: float | None) -> None:
+    def await_welcome(self, timeout_s: float | None) -> None:
         """Blocks until this process counts."""
         answer = self.ask(Ask(c.Tick()), timeout_s)
         if isinstance(answer, TimeIsOver):

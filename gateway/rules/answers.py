@@ -227,7 +227,11 @@ class Account:
     def tokens(self) -> int:
         return sum(len(choice.ids) for choice in self.choices)
 
-    def choice(self, index: int) -> Choice:
+    def had(self, index: int) -> Choice:
+        return self.choices[index] if index < len(self.choices) else Choice()
+
+    def choice_for(self, index: int) -> Choice:
+        """To write down what comes."""
         choices = self.choices
         while len(choices) <= index:
             choices.append(Choice())
@@ -243,7 +247,7 @@ class Account:
         self.fingerprint = chunk.system_fingerprint or self.fingerprint
         for said in chunk.choices:
             index = said.index
-            choice = self.choices[index] if index < len(self.choices) else self.choice(index)
+            choice = self.choices[index] if index < len(self.choices) else self.choice_for(index)
             ids = said.token_ids
             if ids:
                 try:
@@ -364,7 +368,7 @@ def chunk_of(kind: Kind, account: Account, index: int, piece: Piece) -> bytes:
     if piece.finish is not None and account.fingerprint is not None and not kind.usage:
         body["system_fingerprint"] = account.fingerprint
     if kind.running_usage:
-        has = account.choice(index)
+        has = account.had(index)
         body["usage"] = usage_of(len(has.prompt or ()), len(has.ids))
     return event(msgspec.json.encode(body))
 

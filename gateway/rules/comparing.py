@@ -79,7 +79,7 @@ class Comparison:
     def _compare(self, said: ChunkChoice) -> None:
         """Looks at what is new of the second answer; what is older was looked at before. Raises Differs."""
         index = said.index
-        had, again = self._had.choice(index), self._again.choice(index)
+        had, again = self._had.choice_for(index), self._again.choice_for(index)
         ids = len(said.token_ids or ())
         start = len(again.ids) - ids
         if had.ids and had.ids[start : len(again.ids)] != again.ids[start : len(had.ids)]:
@@ -110,7 +110,7 @@ class Comparison:
 
     def _is_new(self, index: int) -> bool:
         """The last piece of this choice goes further than what the client has."""
-        had, again = self._had.choice(index), self._again.choice(index)
+        had, again = self._had.choice_for(index), self._again.choice_for(index)
         if had.finish is not None or not self._has_all(had, again):
             return False
         if again.finish is not None or (again.role and not had.role):
@@ -119,7 +119,7 @@ class Comparison:
 
     def _cut(self, choice: dict[str, Any], said: ChunkChoice) -> None:
         """Leaves of this piece what the client hasn't."""
-        had, again = self._had.choice(said.index), self._again.choice(said.index)
+        had, again = self._had.choice_for(said.index), self._again.choice_for(said.index)
         new_ids = list(again.ids[len(had.ids) :])
         skip = len(said.token_ids or ()) - len(new_ids)
         text = bytes(again.text[len(had.text) :]).decode("utf-8", "replace")

@@ -57,7 +57,7 @@ class Continuing:
         """Whether what is known is enough."""
         limits = _limits_of(kind)
         for index in range(kind.choices):
-            choice = account.choice(index)
+            choice = account.had(index)
             if choice.finish is not None:
                 continue
             prompt = _prompt(kind, account, index)
@@ -73,7 +73,7 @@ class Continuing:
         """What the client can have without any engine, and for each choice what to ask."""
         said, asked = b"", []
         for index in range(self._kind.choices):
-            had = self._account.choice(index)
+            had = self._account.choice_for(index)
             if had.finish is not None:
                 continue
             if not (had.text or self._kind.wants_ids or self._kind.logprobs):
@@ -106,14 +106,14 @@ class Continuing:
 
         def done() -> ClientsPart:
             leg.whole = True
-            over = self._account.choice(index).finish is not None
+            over = self._account.had(index).finish is not None
             return ClientsPart(b"") if over else ClientsPart(b"", End.BROKEN, UNFINISHED)
 
         return take_each(leg.reader.feed(data)[1], lambda event: self._take(index, event), done)
 
     def _take(self, index: int, data: bytes) -> bytes:
         """An event of the rest of this choice. What can be told by now. Raises Malformed, BrokenOff or Torn."""
-        had = self._account.choice(index)
+        had = self._account.choice_for(index)
         chunk = answers.read(data, 1)
         self._account.fingerprint = chunk.system_fingerprint or self._account.fingerprint
         said = b""
@@ -136,7 +136,7 @@ class Continuing:
         return said
 
     def _tell(self, index: int, piece: Piece) -> bytes:
-        choice = self._account.choice(index)
+        choice = self._account.choice_for(index)
         if isinstance(piece.logprobs, dict):
             _go_on_counting(choice, piece.logprobs)
         choice.ids.extend(piece.ids)
@@ -150,7 +150,7 @@ class Continuing:
 def _prompt(kind: Kind, account: Account, index: int) -> Any:
     """The tokens of this choice's prompt; choices with the same prompt have it from each other."""
     first = index - index % kind.per_prompt
-    known = (account.choice(place).prompt for place in range(first, first + kind.per_prompt))
+    known = (account.had(place).prompt for place in range(first, first + kind.per_prompt))
     return next((prompt for prompt in known if prompt is not None), None)
 
 

@@ -83,16 +83,16 @@ class Delivery:
         """Its engine was lost, and it has had nothing of another one."""
         return self._pause is not None
 
-    def lost(self, now: float, leased: bool) -> None:
+    def note_lost(self, now: float, leased: bool) -> None:
         """`leased`: no engine was lost, it had to give way."""
         if self._pause is None:
             self._pause = _Pause(now, leased)
 
-    def admitted(self, now: float, open_since: float) -> None:
+    def note_admitted(self, now: float, open_since: float) -> None:
         if self._pause is not None:
-            self._pause.admitted(now, open_since)
+            self._pause.note_admitted(now, open_since)
 
-    def read(self, now: float) -> None:
+    def note_first_token(self, now: float) -> None:
         """The engine that has it now has given its first token."""
         if self._pause is not None and self._pause.read_at is None:
             self._pause.read_at = now
@@ -106,7 +106,7 @@ class _Pause:
         self.noticed_at = self.admitted_at = self.open_since = now
         self.read_at: float | None = None
 
-    def admitted(self, now: float, open_since: float) -> None:
+    def note_admitted(self, now: float, open_since: float) -> None:
         self.admitted_at, self.read_at = now, None
         self.open_since = max(open_since, self.noticed_at)
 

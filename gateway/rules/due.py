@@ -37,9 +37,9 @@ class State:
         self.scout: int | None = None
         """The request that was admitted for that. No other is, until it is known, or until the scout is gone."""
         self.looking = False
-        """It is being looked whether the newest grant's engine listens."""
+        """The door is finding out whether the newest grant's engine listens."""
         self.look_at = -NEVER
-        """It didn't: not before that it is looked again."""
+        """When it is looked again, after an engine that didn't listen."""
         self.there_at = -NEVER
         """When it was last known to listen."""
         self.moved_at = -NEVER
@@ -218,9 +218,8 @@ def to_compute(state: State, grant: Grant, visitor: Visitor) -> int:
 
 
 def _in_vain(state: State, now: float) -> Step | float:
-    """When a pod ends its engines are told before its door is, and Services may still send requests here. One that
-    waited would wait in vain. An engine that only binds its socket again is given some time. So would one for a model
-    that can't be started or waked; an answer that was interrupted waits on.
+    """A new request that would wait in vain: the pool says that its model can't be awake; or the engine that served has
+    left in order, and for `hold_s` no other is there (it may only bind its socket again). An interrupted one waits on.
     """
     new = state.visitors.new
     if state.failed and new:

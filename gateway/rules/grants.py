@@ -27,7 +27,7 @@ class Phase(enum.Enum):
     """The lock has given a newer token: nothing of it is passed on any more, and it never comes back."""
 
 
-FOLLOWS: dict[Phase, frozenset[Phase]] = {
+MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     Phase.OPEN: frozenset({Phase.DRAINING, Phase.CLOSED, Phase.LOST}),
     Phase.DRAINING: frozenset({Phase.OPEN, Phase.CLOSED, Phase.LOST}),
     Phase.CLOSED: frozenset({Phase.OPEN, Phase.DRAINING, Phase.LOST}),
@@ -63,7 +63,7 @@ class Grant:
     def move(self, to: Phase) -> None:
         if to is self.phase:
             return
-        if to not in FOLLOWS[self.phase]:
+        if to not in MAY_FOLLOW[self.phase]:
             raise BrokenRule(f"the grant with token {self.token} can't go from {self.phase.value} to {to.value}")
         self.phase = to
 

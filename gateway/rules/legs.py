@@ -31,7 +31,7 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-FOLLOWS: dict[Phase, frozenset[Phase]] = {
+MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     Phase.WAITING: frozenset({Phase.ASKED, Phase.CONTINUING, Phase.REPEATING, Phase.OVER}),
     Phase.ASKED: frozenset({Phase.STREAMING, Phase.DOUBTFUL, Phase.WAITING, Phase.OVER}),
     Phase.STREAMING: frozenset({Phase.DOUBTFUL, Phase.WAITING, Phase.OVER}),

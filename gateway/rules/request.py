@@ -35,7 +35,7 @@ from gateway.rules.comparing import Comparison
 from gateway.rules.continuing import Continuing, obstacle, recovery_of, tokens_to_read
 from gateway.rules.delivery import Delivery
 from gateway.rules.kinds import Api, Kind, Recovery
-from gateway.rules.legs import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
+from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class Request:
         return [*self._legs.drop_all(), e.Cut(self.number)]
 
     def _move(self, to: Phase) -> None:
-        if to not in FOLLOWS[self.phase]:
+        if to not in MAY_FOLLOW[self.phase]:
             raise BrokenRule(f"it can't go from {self.phase.value} to {to.value}")
         self.phase = to
 
@@ -160,7 +160,7 @@ class Request:
     def _admitted(self, event: e.Admit, now: float) -> None:
         self.token, self.url = event.token, event.url
         self._proven, self._asked_at, self._heard_at = False, now, now
-        self._delivery.admitted(now, event.since)
+        self._delivery.note_admitted(now, event.since)
         recovery = self._recovery() if self._delivery.opened else None
         if recovery is None:
             self._move(Phase.ASKED)
@@ -201,7 +201,7 @@ class Request:
             self._close_stream(now)
             return
         for choice in mode.choices:
-            if account.choice(choice).finish is not None:
+            if account.had(choice).finish is not None:
                 self._out += self._legs.drop_finished(choice)
 
     # -- what an engine says ---------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Request:
     def _in_one_piece(self, leg: Leg, body: bytes) -> None:
         known = self.kind.api is not Api.OTHER
         if leg.status < 300:
-            failure = self._judge_body(leg, body, known) if known or self._should_be_json(leg, body) else None
+            failure = self._judge_and_note(leg, body, known) if known or self._should_be_json(leg, body) else None
             if failure is not None:
                 self._doubt(failure)
                 return
@@ -314,7 +314,7 @@ class Request:
             self._out += self._delivery.say_whole(leg.status, leg.headers, body)
             self._over(e.Outcome.ANSWERED)
 
-    def _judge_body(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
+    def _judge_and_note(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
         malformed = answers.why_no_answer(body, choices=known)
         broken_off = answers.broken_off(body) if known else ""
         if malformed:
@@ -333,7 +333,7 @@ class Request:
         mode, account = self._mode, self.account
         if isinstance(mode, Continuing):
             assert leg.choice is not None
-            if account is None or account.choice(leg.choice).finish is None:
+            if account is None or account.had(leg.choice).finish is None:
                 self._doubt(Failure(UNFINISHED))
         elif account is not None and account.complete:
             self._close_stream(now)
@@ -353,7 +353,7 @@ class Request:
         if self._proven:
             return
         self._proven = self._untold = True
-        self._delivery.read(now)
+        self._delivery.note_first_token(now)
 
     # -- when it fails ---------------------------------------------------------------------------------------------
 
@@ -428,7 +428,7 @@ class Request:
     def _go_on(self, now: float, leased: bool = False) -> None:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
-        self._delivery.lost(now, leased)
+        self._delivery.note_lost(now, leased)
         account = self.account
         recovery = self._recovery()
         if recovery is None and not self.kind.repeatable:

@@ -160,9 +160,9 @@ class Pair(Turns):
         self._armed = at
         self._timer = None
         if at != float("inf"):
-            self._timer = self.loop.call_later(max(0.0, at - time.monotonic()), self._due)
+            self._timer = self.loop.call_later(max(0.0, at - time.monotonic()), self._tick)
 
-    def _due(self) -> None:
+    def _tick(self) -> None:
         self._timer, self._armed = None, float("inf")
         self.feed(e.Tick())
 

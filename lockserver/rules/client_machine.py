@@ -100,14 +100,14 @@ class ClientMachine:
             standing.say(m.Register(claims=self._claimed, secret=standing.secret, gave_back=self._gave_back, **said))
 
     def _on_disconnected(self, event: c.Disconnected) -> None:
-        self._unanswered()
+        self._drop_questions()
         self.standing.disconnected(event)
 
     def _on_path_seen(self, event: c.PathSeen) -> None:
         if self.standing.path_seen(event):
-            self._unanswered()
+            self._drop_questions()
 
-    def _unanswered(self) -> None:
+    def _drop_questions(self) -> None:
         """The connection has ended, and what was asked on it."""
         self._permit_unanswered = 0
         if self._answer_by < math.inf:
@@ -162,7 +162,7 @@ class ClientMachine:
             self._out.append(c.ServeOn("the server that asked for the switchover is gone"))
         if INIT in self.holds and INIT not in holds:
             del self.holds[INIT]
-        standing.counts(message.server_incarnation)
+        standing.begin_to_count(message.server_incarnation)
         if INIT in holds and INIT not in self.holds and INIT not in self.wants:
             given_back |= {INIT}
         for lock in sorted(given_back & message.holds.keys()):

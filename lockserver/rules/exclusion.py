@@ -1,10 +1,10 @@
 """What no other process may have while this server grants: the name of its path, and those of the devices.
 
 Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live
-in one network namespace, and there each name exists once (`sidecar/kernel/exclusive_names.py`). It is taken before the
-first grant, and goes with the grant to the holder: so it is free only when the last server *and* its holder are gone,
-living or stopped. Or dying: a process loses its names before its memory. One that lost them and isn't known to have
-ended has a settling time.
+in one network namespace, and there each name exists once (`sidecar/kernel/exclusive_names.py`). A server takes the name
+before its first grant, and the holder gets a copy with the grant. While one of them lives or is stopped the name is
+taken. A dying process loses its names before its memory: so when a name becomes free the server waits for the settling
+time, unless it has seen the holder end.
 """
 
 import math

@@ -15,7 +15,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
     from       to         by
     FREE       GRANTING   `grant`: a waiter was chosen
                HELD       `claimed`: a main process says that it holds the lock, and nothing speaks against it
-               IN_DOUBT   `find`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
+               IN_DOUBT   `found`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
     IN_DOUBT   HELD       `come_back`, `claimed`
                FENCING    `lose`: the holder that was found is dead
                FREE       `release`: it is proven gone; `settle`: no engine holds it
@@ -111,9 +111,9 @@ class Lock:
     verified: bool = False
     """Its memory was seen to be free at the grant."""
     proven: bool = False
-    """And each single process of the holder before was seen to have ended."""
+    """Beside `verified`: each process of the holder before was seen to have ended, or it gave the lock back."""
     doubt: Doubt | None = None
-    """A new server's. While a holder from the file is being fenced it still counts: its proof may be another one."""
+    """Set by a new server, and kept while a holder from the file is fenced: that end may need another proof."""
     fencing_since: float = 0.0
     """On the clock on the wall; 0 while it isn't fencing."""
     waiter: Waiter | None = None
@@ -144,7 +144,7 @@ class Lock:
 
     # -- transitions -----------------------------------------------------------------------------------------------
 
-    def find(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
+    def found(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
         """The file names a holder."""
         self._move(Phase.IN_DOUBT, _F)
         self.holder, self.doubt = holder, doubt

@@ -1,9 +1,10 @@
 """The rules of the lock: who may be awake.
 
-Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file takes events
-in and composes; `succession.py` says what follows from how things stand, and does it. The parts know neither of them.
-A part that finds something about the lock says it by one of the lock's transitions (`lock.py`). What is known of
-processes is in the package `evidence`, which has its own rules, with an E.
+Pure: an event and the time go in, effects come out (`events.py`); `lockserver/shell/server.py` carries the effects out,
+and the sockets are in `sidecar/wire/connections.py`. This file takes events in and composes; `succession.py` says what
+follows from how things stand, and does it. The parts know neither of them. A part that finds something about the lock
+says it by one of the lock's transitions (`lock.py`). What is known of processes is in the package `evidence`, which has
+its own rules, with an E.
 
 How it goes. An engine's main process registers, the other processes of its incarnation join; from then on their ends
 are watched. The main process says `Acquire` and waits in the queue. The states of the lock and what may follow what
@@ -144,21 +145,21 @@ class Machine(TreeMachine):
     def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
         hello, main = event.message, isinstance(event.message, m.Register)
         token = hello.claims.get(ACTIVE, 0) if main else 0
-        self.succession.hear_of(token)
+        self.succession.token_told(token)
         if isinstance(verdict, TurnedAway):
             return
         if not main:
             self._welcome(event.conn, verdict, {}, self.record_member(verdict.who))
             return
-        self.succession.learn_of(token)
+        self.succession.token_granted(token)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
             self.write()
         after = max((lock.recorded_by or 0 for lock in held), default=0)
         self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
 
-    def keeps_unheard(self, hello: m.Register | m.Join) -> None:
-        self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+    def watch_unheard(self, hello: m.Register | m.Join) -> None:
+        self.succession.token_granted(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
         self.succession.must_write = True
 
     def _welcome(self, conn: int, admitted: Admitted, holds: dict[str, int], after: int) -> None:
@@ -237,10 +238,10 @@ class Machine(TreeMachine):
             self.succession.switchover.drained(message)
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.succession.hear_of(message.mark)
+        self.succession.token_told(message.mark)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
-            self.succession.learn_of(self.active.token)  # it may have been heard of just now
+            self.succession.token_granted(self.active.token)  # it may have been heard of just now
         self.hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:

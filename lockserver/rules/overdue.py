@@ -1,11 +1,11 @@
 """A takeover that hangs: the holder isn't proven gone, or the next one doesn't answer, for longer than that takes. Then
 an alarm says which process it is, and how it is.
 
-Pure. The proof itself never hurries (`proof.py`): a process that SIGKILL doesn't end (in a frozen cgroup, in the
-kernel's hands, under a tracer that doesn't wait), or a stopped one that has the life lock, is awaited for ever, and
-rightly. So is a waiter that is stopped, and alone. But a person has to hear of it. Once `--window-s` of fencing is over
-the shell is asked for a look at what lives, and what it saw is said in one alarm, which is kept true with another look
-every so often, and ends with the proof.
+Pure. The proof itself never hurries (`evidence/rules/proof.py`): a process that SIGKILL doesn't end (in a frozen
+cgroup, in the kernel's hands, under a tracer that doesn't wait), or a stopped one that has the life lock, is awaited
+for ever, and rightly. So is a waiter that is stopped, and alone. But a person has to hear of it. Once `--window-s` of
+fencing is over the shell is asked for a look at what lives, and what it saw is said in one alarm, which is kept true
+with another look every so often, and ends with the proof.
 """
 
 import math

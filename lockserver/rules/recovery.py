@@ -3,7 +3,7 @@ finds of processes: the package `evidence`.
 
 Pure. The file may name a holder: it is awaited. Or there is no file, or one that can't be read: then an unknown engine
 may hold the lock, and every incarnation that has a life lock here is asked for (`evidence/rules/strangers.py`). Whether
-that is enough is `proof.py`'s verdict.
+that is enough is `flags.py`'s verdict.
 """
 
 import math
@@ -12,9 +12,9 @@ from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, Started
+from lockserver.rules.flags import Unnamed
 from lockserver.rules.lock import Doubt, Found, Lock, Phase
 from lockserver.rules.messages import INIT
-from lockserver.rules.proof import Unnamed
 from lockserver.rules.record import Record, Tenure
 from lockserver.rules.rest import Rest
 
@@ -57,7 +57,7 @@ class Recovery:
             self.context.note(note, engine=tenure.engine_id, lock=lock.name, token=tenure.token)
             if same_boot:
                 found = unsettled if lock is active and unsettled else Found.HOLDER
-                lock.find(self._holder(tenure), tenure, self._new_doubt(found))
+                lock.found(self._holder(tenure), tenure, self._new_doubt(found))
         if unsettled is not None:
             self._doubt(unsettled, "an earlier server could not read it", active, permit)
 

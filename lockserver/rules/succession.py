@@ -1,7 +1,7 @@
 """Which engine holds, and which is next: what follows for the lock and the permit when one is lost, proven gone, or
 waits (rules 1, 3, 4, 7 and 9 of `machine.py`).
 
-Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/rules/proof.py` and `proof.py`,
+Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/rules/proof.py` and `flags.py`,
 the waiters are in `queue.py`: here they are brought together. `plan` says what follows now, and changes nothing;
 `conclude` does it, and asks again until nothing follows any more. Whatever has to be on disk is asked for with
 `must_write`; `machine.py` does it.
@@ -12,16 +12,16 @@ from evidence.rules.evidence import Evidence
 from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
-from evidence.rules.proof import Verdict
+from evidence.rules.proof import Verdict, gone
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
+from lockserver.rules.flags import Flags, nobody_holds, with_flags
 from lockserver.rules.lock import Doubt, Found, Lock, Phase, State, WrongTransition
 from lockserver.rules.messages import ACTIVE, Exit, Refused
 from lockserver.rules.overdue import Overdue
 from lockserver.rules.permit import Permit
 from lockserver.rules.plan import Awaited, Plan
-from lockserver.rules.proof import Flags, nobody_holds, with_flags
 from lockserver.rules.queue import Queue, Waiter
 from lockserver.rules.recovery import Recovery, back_by
 from lockserver.rules.rest import Rest
@@ -52,7 +52,7 @@ class Succession:
         self.switchover = Switchover(config, context, self.queue, self.incarnations, self.rest)
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
-        self._heard = 0
+        self._newest_told = 0
         """The newest that any process has told of. The next one is greater; no holder is ended by it."""
         self.token_floor = 0
         self._nothing_writes = False
@@ -88,7 +88,7 @@ class Succession:
     def is_gone(self, lock: Lock, holder: Incarnation, now: float) -> Verdict:
         doubt, active = lock.doubt, lock is self.active
         over = doubt is not None and now >= doubt.until
-        verdict = self.evidence.is_gone(
+        verdict = gone(
             holder,
             found=doubt is not None,
             over=over,
@@ -118,7 +118,7 @@ class Succession:
     def plan(self, *, may_grant: bool) -> Plan:
         """What is to be done now, and when to look again. Each part speaks once those before it have nothing to do."""
         plan = Plan(self.context.now, self.context.alarms)
-        evidence = self.evidence.plan(plan.now)
+        evidence = self.incarnations.plan(plan.now)
         if evidence.looks:
             plan.do(self._carry_out, evidence)
             return plan
@@ -263,15 +263,15 @@ class Succession:
         holders = (self.active.holder, self.permit.lock.holder)
         if holders[0] is not self._bound[0] or holders[1] is not self._bound[1]:
             self._bound = holders
-            self.evidence.bind({holder.name: holder for holder in holders if holder is not None})
+            self.incarnations.bind({holder.name: holder for holder in holders if holder is not None})
 
-    def learn_of(self, token: int) -> None:
+    def token_granted(self, token: int) -> None:
         """It was granted: its engine holds, or has to be proven gone."""
         self.newest_token = max(self.newest_token, token)
 
-    def hear_of(self, token: int) -> None:
+    def token_told(self, token: int) -> None:
         """A process tells of a grant. To whom, and whether it has ended, isn't known by that."""
-        self._heard = max(self._heard, token)
+        self._newest_told = max(self._newest_told, token)
 
     def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
         """Its main process is dead, or its connection ended."""
@@ -301,7 +301,7 @@ class Succession:
     def _fence_the_sleeper(self, holder: Incarnation) -> None:
         self.context.shout(f"{holder.engine_id} was told to give the lock back and has not; it is killed")
         self.lose(holder, Stage.DOOMED, "sleep")
-        self.incarnations.kill_rest(holder)
+        self.incarnations.kill_living(holder)
         if holder.conn is not None:  # for one that can't be killed from here
             self.context.send(holder.conn, Exit(round=self.queue.round))
 
@@ -328,7 +328,7 @@ class Succession:
         if lock is self.active and self.permit.lock.holder is holder:
             self._release(self.permit.lock, holder)
         elif holder.stage is not Stage.PRESENT and not self.holds(holder):
-            self._end(self.evidence.remove(holder))
+            self._end(self.incarnations.remove(holder, was_bound=True))
 
     def _settle(self) -> None:
         self.active.settle()
@@ -340,7 +340,7 @@ class Succession:
         if though:
             self.context.shout(though)
         verified = self.queue.take(waiter)
-        self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
+        self.newest_token = max(self.newest_token, self._newest_told, self.token_floor) + 1
         self.context.calm("unproven", "record", "strangers", "version", "names")
         proven = verified and self._nothing_writes
         at = rfc3339(self.context.wall)
@@ -356,7 +356,7 @@ class Succession:
         self.must_write = True
 
     def _carry_out(self, plan: EvidencePlan) -> None:
-        self._end(self.evidence.carry_out(plan))
+        self._end(self.incarnations.carry_out(plan))
 
     def _end(self, conns: list[int]) -> None:
         for conn in conns:

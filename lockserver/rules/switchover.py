@@ -247,7 +247,7 @@ class Switchover:
         """The holder was told to end, and had finished what it had begun."""
         switch.until = self.context.now + self.config.exit_timeout_s
         self.context.shout(f"{switch.old.engine_id} was told to end and has not; it is killed")
-        self.incarnations.kill_rest(switch.old)
+        self.incarnations.kill_living(switch.old)
 
     def granted(self, holder: Incarnation, token: int) -> None:
         switch, self.under_way = self.under_way, None

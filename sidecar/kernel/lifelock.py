@@ -20,7 +20,6 @@ never hold a lock itself.
 
 import contextlib
 import ctypes
-import enum
 import errno
 import fcntl
 import mmap
@@ -63,14 +62,6 @@ class LocksUnsupported(LifeLockError):
 
 class NoLifeFile(OSError):
     """A descriptor of something else was shown as one."""
-
-
-class LifeState(enum.Enum):
-    """What the server sees of a life lock."""
-
-    HELD = "held"
-    FREE = "free"
-    MISSING = "missing"
 
 
 class LifeLock:
@@ -200,12 +191,6 @@ class LifeProbe:
         path = Path(f"/proc/self/fd/{fd}")
         return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 
-    def state(self) -> LifeState:
-        """MISSING says nothing about the lock: the path no longer names this file. `locked` still knows."""
-        if not _names(self.path, self.inode):
-            return LifeState.MISSING
-        return LifeState.HELD if self.locked() else LifeState.FREE
-
     def locked(self) -> bool:
         """A process holds a lock on this very file, wherever its path points by now."""
         try:
@@ -238,9 +223,9 @@ def check_directory(directory: Path) -> None:
         LifeLock.create(Path(scratch), "probe") as lock,
         _probe_of(lock) as probe,
     ):
-        seen = probe.state()
+        seen = probe.locked()
         lock.close()
-        if (seen, probe.state()) != (LifeState.HELD, LifeState.FREE):
+        if not seen or probe.locked():
             raise LocksUnsupported(f"{directory} is on a filesystem that accepts OFD locks and doesn't keep them")
 
 

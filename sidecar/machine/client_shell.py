@@ -4,13 +4,12 @@ The machine's events come from its connection, from its deadline, and from calle
 order, and what they bring back goes in next. All of that happens in one thread (`client_loop.py`).
 
 A caller asks: an `Ask` is posted to the thread, and the caller waits for its answer. What ends the wait in another way
-(Ctrl-C, whatever a signal handler raises) gives it up. A handler may raise again before that is said; so a thread that
-asks anew has given up what it asked for before and never took. (A signal handler that asks in a thread that waits has
-therefore the answer, and the wait that it interrupted ends with an error.)
+(Ctrl-C, whatever a signal handler raises) gives it up. Its signal handler may raise again before the give-up is posted:
+so a thread's next ask gives up its earlier one. (A signal handler that asks in a thread that waits has therefore the
+answer, and the wait that it interrupted ends with an error.)
 
 A client derives from `ClientShell` and names in `effects` what carries each effect out. What this file may not do: know
-a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/client_shell.py`,
-`gms/pool_client.py`.
+a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/client_shell.py`, `pool/client.py`.
 """
 
 import threading

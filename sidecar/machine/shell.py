@@ -77,7 +77,7 @@ class Shell(Turns):
     def persist(self, effect: Any) -> None:
         """Carries out: a record is to be on disk, in the directory in which callers find this server."""
         if self.server_socket.replaced():
-            self.answer(self.replaced())
+            self.answer(self.replaced_event())
             return
         try:
             self.file.write(self.encode(effect.record))
@@ -91,13 +91,13 @@ class Shell(Turns):
         self.log.alarm("stopping", why=effect.why)
         self.loop.stopping = effect.why
 
-    def replaced(self) -> context.DirectoryReplaced:
+    def replaced_event(self) -> context.DirectoryReplaced:
         return context.DirectoryReplaced(f"{self.server_socket.path.parent} or its socket was replaced")
 
     def look_at_path(self) -> None:
         """For `watch_over`, by a server that a process finds under its path."""
         if self.server_socket.replaced():
-            self.feed(self.replaced())
+            self.feed(self.replaced_event())
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
@@ -183,7 +183,7 @@ class Shell(Turns):
         if now >= self.machine.deadline:
             self.feed(context.Tick())
         if now >= connections.deadline:
-            connections.due(now)
+            connections.do_due(now)
         if (hindrance := connections.hindrance(now)) != self._hindrance:
             self._hindrance = hindrance
             self.feed(context.Hindered(hindrance))

@@ -144,7 +144,7 @@ class Connections:
             )
         return "; ".join(hindrances)
 
-    def due(self, now: float) -> None:
+    def do_due(self, now: float) -> None:
         for conn, until in list(self._held_up.items()):
             if now < until:
                 break

@@ -25,6 +25,7 @@ from evidence.rules.admission import Admitted, Reception, TurnedAway
 from evidence.rules.callers import Callers
 from evidence.rules.evidence import Evidence
 from evidence.rules.incarnation import Incarnation, Stage
+from evidence.rules.proof import gone
 from evidence.rules.standing import Me, Standing
 from evidence.shell.session import Errors, ProcessSession
 from evidence.shell.shell import EvidenceShell
@@ -96,10 +97,16 @@ class Machine:
             self.closed(event.conn)
         elif isinstance(event, e.Received):
             self._received(event, event.message)
-        elif isinstance(event, e.Died | e.LifeProbed | e.LookedUp | e.OutOfReach):
-            found = self.evidence.heard(event)
+        elif isinstance(event, e.Died):
+            found = self.evidence.incarnations.died(event.process)
             if found is not None and found[1]:
                 self.evidence.incarnations.lose(found[0], Stage.DOOMED)
+        elif isinstance(event, e.LifeProbed):
+            self.evidence.incarnations.probed(event.incarnation, event.held)
+        elif isinstance(event, e.LookedUp):
+            self.evidence.incarnations.looked_up(event)
+        elif isinstance(event, e.OutOfReach):
+            self.evidence.incarnations.out_of_reach(event.process, event.why)
         self._conclude()
         return self.context.out
 
@@ -120,14 +127,14 @@ class Machine:
             self.send(event.conn, Bound())
 
     def _conclude(self) -> None:
-        while (plan := self.evidence.plan(self.context.now)).looks:
-            self._end(self.evidence.carry_out(plan))
+        while (plan := self.evidence.incarnations.plan(self.context.now)).looks:
+            self._end(self.evidence.incarnations.carry_out(plan))
         self.context.wake(plan.again)
         for name, who in list(self.bound.items()):
-            if (verdict := self.evidence.is_gone(who)).enough:
+            if (verdict := gone(who, found=False, over=False, memory_is_free=False)).enough:
                 del self.bound[name]
-                self.evidence.bind(self.bound)
-                self._end(self.evidence.remove(who))
+                self.evidence.incarnations.bind(self.bound)
+                self._end(self.evidence.incarnations.remove(who, was_bound=True))
                 self.context.note("gone", tree=name, by=verdict.by, every_process=verdict.every_process)
         self.reception.hand_out(0)
 
@@ -143,7 +150,7 @@ class Machine:
     def comes_in(self, who: Incarnation, hello: Any) -> None:
         if hello is Register or hello.bound:
             self.bound[who.name] = who
-            self.evidence.bind(self.bound)
+            self.evidence.incarnations.bind(self.bound)
 
     def may_keep(self, hello: Register) -> bool:
         return hello.bound
@@ -156,7 +163,7 @@ class Machine:
             self.reception.hand_out(0)
             self.send(event.conn, Welcome(server=self.name, number=verdict.number, secret=verdict.who.secret))
 
-    def keeps_unheard(self, hello: Any) -> None: ...
+    def watch_unheard(self, hello: Any) -> None: ...
 
     def record_member(self, who: Incarnation) -> int:
         self.reception.hand_out(0)
@@ -171,7 +178,7 @@ class Machine:
     def closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)
         who = caller.incarnation if caller is not None else None
-        if who is not None and self.evidence.closed(who, conn):
+        if who is not None and self.evidence.incarnations.closed(who, conn):
             dead = who.main is not None and who.main.dead
             self.evidence.incarnations.lose(who, Stage.DOOMED if dead else Stage.LOST)
 
@@ -240,7 +247,7 @@ class GuestMachine:
             standing.vouch_for(event)
         elif isinstance(event, c.Heard) and isinstance(event.message, Welcome):
             standing.welcomed(event.message.number, event.message.secret, 2.0)
-            standing.counts(event.message.server)
+            standing.begin_to_count(event.message.server)
             if self.wants:
                 standing.say(Bind())
         elif isinstance(event, c.Heard) and isinstance(event.message, Bound):
@@ -276,7 +283,7 @@ class Guest(ProcessSession):
 def main(run_dir: str, engine_id: str) -> None:
     guest = Guest(Path(run_dir), Me(engine_id, os.urandom(8).hex(), os.getpid(), True))
     guest.begin()
-    guest.welcomed(30.0)
+    guest.await_welcome(30.0)
     child = subprocess.Popen(["/bin/sleep", "1000"])
     guest.vouch_for(child.pid, 30.0)
     guest.raise_if_over(guest.ask(Ask(Want()), 30.0))

@@ -95,16 +95,16 @@ class Known(Turns):
         return self.incarnations.from_file(ON_FILE, look_up=look_up)
 
     def bind(self, *which: Incarnation) -> None:
-        self.evidence.bind({who.name: who for who in which})
+        self.incarnations.bind({who.name: who for who in which})
 
     def carry_out(self) -> list[int]:
         """Everything that is due now. Returns the connections that end with it."""
         ended: list[int] = []
-        while (plan := self.evidence.plan(self.now)).looks:
-            ended += self.evidence.carry_out(plan)
+        while (plan := self.incarnations.plan(self.now)).looks:
+            ended += self.incarnations.carry_out(plan)
         return ended
 
     @property
     def again(self) -> float:
         """When something is due next."""
-        return self.evidence.plan(self.now).again
+        return self.incarnations.plan(self.now).again

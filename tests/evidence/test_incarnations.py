@@ -238,7 +238,7 @@ def test_one_in_the_file_whose_main_process_is_another_one_now_is_looked_at(know
     known.incarnations.probed(NAME, True)
     known.carry_out()
     known.registered("b", 1)
-    assert [look.who for look in known.evidence.plan(known.now).looks] == [who]
+    assert [look.who for look in known.incarnations.plan(known.now).looks] == [who]
 
 
 def test_in_another_pid_namespace_a_number_means_nothing(known: Known) -> None:
@@ -396,10 +396,10 @@ def test_what_outlives_its_main_process_is_killed(known: Known) -> None:
     known.incarnations.out_of_reach(3, "another PID namespace")
     later = who.add("pidfs:5", 5)
     for _ in range(2):
-        known.incarnations.kill_rest(who)
+        known.incarnations.kill_living(who)
         assert known.asked(Kill) == [Kill(1), Kill(4)]
     known.incarnations.attach(who, later, peer(5), 5)
-    known.incarnations.kill_rest(who)
+    known.incarnations.kill_living(who)
     assert known.asked(Kill)[2:] == [Kill(5)], "of which there was no pidfd"
     known.incarnations.out_of_reach(99, "another PID namespace")
 

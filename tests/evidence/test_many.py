@@ -48,19 +48,19 @@ def test_the_ends_of_hundreds_cost_some_looks_each(monkeypatch: pytest.MonkeyPat
     known = Counted(monkeypatch)
     known.bind(*known.all[: MANY // 2])
     for who in known.all:
-        known.evidence.closed(who, who.conn or 0)
+        known.incarnations.closed(who, who.conn or 0)
         known.incarnations.lose(who, Stage.LOST)
         known.turn()
         for member in list(who.members.values()):
-            known.evidence.heard(e.Died(member.process or 0))
+            known.incarnations.died(member.process or 0)
             known.turn()
-        known.evidence.heard(e.LifeProbed(who.name, True))
+        known.incarnations.probed(who.name, True)
         known.turn()
     assert len(known.incarnations.absent) == MANY and known.looks <= 8 * MANY
     known.at(1.0)
     for who in known.all:
         known.turn()
-        known.evidence.heard(e.LifeProbed(who.name, False))
+        known.incarnations.probed(who.name, False)
         known.turn()
     assert known.looks <= 16 * MANY
     assert [who for who in known.all if not who.gone] == [] and len(known.incarnations.known) == MANY // 2
@@ -92,7 +92,7 @@ def test_a_plan_changes_nothing_and_says_the_same_again() -> None:
     known.incarnations.died(1)
     known.incarnations.died(2)
     before = len(known.context.out)
-    assert known.evidence.plan(0.0) == known.evidence.plan(0.0) and known.evidence.plan(0.0).looks[0].probe
+    assert known.incarnations.plan(0.0) == known.incarnations.plan(0.0) and known.incarnations.plan(0.0).looks[0].probe
     assert len(known.context.out) == before and not who.probing
 
 

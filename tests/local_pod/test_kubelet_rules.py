@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.local_pod.play import Play, init, main, probe, sidecar
 from tools.local_pod import events as e
 from tools.local_pod.backoff import Backoff
-from tools.local_pod.container import FOLLOWS, IllegalPhase, Life, Phase
+from tools.local_pod.container import MAY_FOLLOW, IllegalPhase, Life, Phase
 from tools.local_pod.machine import Settings
 from tools.local_pod.probing import Probing
 from tools.local_pod.spec import Container, Kind, Role
@@ -378,7 +378,7 @@ def test_a_hook_that_ends_late_changes_nothing() -> None:
 
 
 def test_every_phase_is_in_the_table_and_a_wrong_step_is_refused() -> None:
-    assert set(FOLLOWS) == set(Phase)
+    assert set(MAY_FOLLOW) == set(Phase)
     life = Life(Container("a", Role.MAIN, ("x",)), Backoff())
     with pytest.raises(IllegalPhase, match="RUNNING can't follow WAITING"):
         life.on_started(0)

@@ -157,7 +157,7 @@ def entrance_with_holder(phase: Phase) -> Entrance:
     """`a` has token 7: it holds, or must be proven gone, or may come back."""
     if phase is Phase.IN_DOUBT:
         entrance = Entrance()
-        entrance.active.find(entrance.from_file(), TENURE, DOUBT)
+        entrance.active.found(entrance.from_file(), TENURE, DOUBT)
         return entrance
     entrance = Entrance()
     a = entrance.registered("a", 1)

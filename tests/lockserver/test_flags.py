@@ -4,7 +4,7 @@ import pytest
 
 from evidence.rules.incarnation import Incarnation, Life
 from evidence.rules.proof import Verdict, gone
-from lockserver.rules.proof import Flags, with_flags
+from lockserver.rules.flags import Flags, with_flags
 from tests.evidence.parts import incarnation, killed, unaccounted
 
 PRESUME_DEAD = Flags(presume_dead=True)

@@ -22,7 +22,7 @@ def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
     """Brought there by transitions; where somebody holds it, that is `a` with token 7."""
     lock, a = lock or Lock(ACTIVE), incarnation()
     if phase is IN_DOUBT:
-        lock.find(incarnation(stage=Stage.AWAITED), TENURE, DOUBT)
+        lock.found(incarnation(stage=Stage.AWAITED), TENURE, DOUBT)
     elif phase is not FREE:
         lock.grant(a, 7, "then", Waiter(a, {}, 0.0), verified=True)
         lock.recorded_by = 3
@@ -37,7 +37,7 @@ def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
 
 STEPS: dict[str, tuple[Callable[[Lock], object], set[Phase], Phase]] = {
     # What is done, in which phases it may be, and which phase follows.
-    "find": (lambda lock: lock.find(incarnation("b", stage=Stage.AWAITED), TENURE, DOUBT), {FREE}, IN_DOUBT),
+    "found": (lambda lock: lock.found(incarnation("b", stage=Stage.AWAITED), TENURE, DOUBT), {FREE}, IN_DOUBT),
     "suspect": (lambda lock: lock.suspect(UNNAMED), {FREE}, IN_DOUBT),
     "hear of": (lambda lock: lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8), {IN_DOUBT, FENCING}, IN_DOUBT),
     "grant": (lambda lock: lock.grant(incarnation("b"), 8, "now", None, verified=False), {FREE}, GRANTING),
@@ -85,7 +85,7 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
     lock.come_back()
     assert lock.confirm(on_disk=0) == 7
     lock = Lock(ACTIVE)
-    lock.find(incarnation(stage=Stage.AWAITED, members=0), TENURE, DOUBT)
+    lock.found(incarnation(stage=Stage.AWAITED, members=0), TENURE, DOUBT)
     assert lock.recorded_by is None  # only a waiter had told of it: its processes aren't on disk
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from evidence.rules.events import StrangersProbed
+from lockserver.rules.flags import Flags, Unnamed, nobody_holds
 from lockserver.rules.lock import Found
-from lockserver.rules.proof import Flags, Unnamed, nobody_holds
 from tests.lockserver.parts import UNNAMED
 
 ORDINARY = Flags()

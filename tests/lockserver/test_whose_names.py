@@ -23,7 +23,7 @@ class Line(Turns):
         self.succession.exclusion.begin()
         self.succession.exclusion.taken(NamesTaken((("the path", "process 9"),)))
         self.found = self.from_file(look_up=False)
-        self.succession.active.find(self.found, TENURE, DOUBT)
+        self.succession.active.found(self.found, TENURE, DOUBT)
 
     def concludes(self) -> Phase:
         for _ in range(3):

@@ -111,8 +111,8 @@ BY_HAND = (
         "heard-by-copies",
         "what a waiter tells of a grant ends nobody by itself",
         "lockserver/rules/machine.py",
-        "        self.succession.hear_of(message.mark)\n",
-        "        self.succession.learn_of(message.mark)\n",
+        "        self.succession.token_told(message.mark)\n",
+        "        self.succession.token_granted(message.mark)\n",
         or_tests=OF_THE_LOCK,
     ),
     Mutant(

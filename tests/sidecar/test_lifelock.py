@@ -16,7 +16,6 @@ from sidecar.kernel.lifelock import (
     LifeLock,
     LifeLockError,
     LifeProbe,
-    LifeState,
     LocksUnsupported,
 )
 from tests.support.children import Child, stay, wait_until_dead
@@ -39,10 +38,10 @@ def test_held_while_the_maker_holds_it_and_free_when_it_closes(tmp_path: Path) -
     lock = LifeLock.create(tmp_path, "life")
     with probe_of(tmp_path) as probe:
         assert probe.inode == lock.inode == (lock.path.stat().st_dev, lock.path.stat().st_ino)
-        assert probe.state() is LifeState.HELD
+        assert probe.locked()
         lock.close()
         lock.close()
-        assert probe.state() is LifeState.FREE
+        assert not probe.locked()
 
 
 def test_the_file_is_this_user_s_alone_and_nothing_of_it_is_inherited(tmp_path: Path) -> None:
@@ -58,9 +57,9 @@ def test_held_until_the_last_of_several_members_lets_go(tmp_path: Path) -> None:
     assert first.inode == second.inode
     with probe_of(tmp_path) as probe:
         first.close()
-        assert probe.state() is LifeState.HELD
+        assert probe.locked()
         second.close()
-        assert probe.state() is LifeState.FREE
+        assert not probe.locked()
 
 
 def test_a_forked_grandchild_holds_it_after_the_taker_is_dead(tmp_path: Path) -> None:
@@ -76,10 +75,10 @@ def test_a_forked_grandchild_holds_it_after_the_taker_is_dead(tmp_path: Path) ->
         grandchild = os.pidfd_open(int(child.line()))
         assert os.waitstatus_to_exitcode(child.wait()) == 0
         with probe_of(tmp_path) as probe:
-            assert probe.state() is LifeState.HELD
+            assert probe.locked()
             signal.pidfd_send_signal(grandchild, signal.SIGKILL)
             wait_until_dead(grandchild)
-            assert probe.state() is LifeState.FREE
+            assert not probe.locked()
         os.close(grandchild)
 
 
@@ -93,9 +92,9 @@ def test_a_killed_member_holds_nothing(tmp_path: Path) -> None:
     with Child(take) as child:
         assert child.line() == "taken"
         with probe_of(tmp_path) as probe:
-            assert probe.state() is LifeState.HELD
+            assert probe.locked()
             child.kill()
-            assert probe.state() is LifeState.FREE
+            assert not probe.locked()
 
 
 def test_asking_takes_nothing_and_refuses_nobody(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_asking_takes_nothing_and_refuses_nobody(tmp_path: Path) -> None:
         assert callable(say)
         say("asking")
         while True:
-            probe.state()
+            probe.locked()
 
     with Child(ask) as child:
         assert child.line() == "asking"
@@ -120,7 +119,7 @@ def test_closing_a_probe_lets_go_of_no_lock(tmp_path: Path) -> None:
     with LifeLock.create(tmp_path, "life"):
         probe_of(tmp_path).close()
         with probe_of(tmp_path) as probe:
-            assert probe.state() is LifeState.HELD
+            assert probe.locked()
 
 
 def test_a_second_incarnation_of_one_name_is_refused(tmp_path: Path) -> None:
@@ -172,13 +171,11 @@ def test_a_new_file_under_the_old_name_deceives_neither_side(tmp_path: Path) -> 
     with LifeLock.create(tmp_path, "life") as old, probe_of(tmp_path) as probe:
         old.path.unlink()
         assert not old.same_file()
-        assert probe.state() is LifeState.MISSING
         assert probe.locked()
         with LifeLock.create(tmp_path, "life") as new:
             assert new.same_file()
             assert not old.same_file()
-            assert probe.state() is LifeState.MISSING
-            assert probe.inode != new.inode
+            assert probe.locked() and probe.inode != new.inode
 
 
 def test_a_lost_directory_is_a_lost_file(tmp_path: Path) -> None:
@@ -187,10 +184,10 @@ def test_a_lost_directory_is_a_lost_file(tmp_path: Path) -> None:
     with LifeLock.create(directory, "a") as lock, probe_of(directory, "a") as probe:
         directory.rename(tmp_path / "elsewhere")
         assert not lock.same_file()
-        assert probe.state() is LifeState.MISSING
+        assert probe.locked()
         directory.write_text("now a file")
         assert not lock.same_file()
-        assert probe.state() is LifeState.MISSING
+        assert probe.locked()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/etc/passwd", "a\0b"])
@@ -230,7 +227,7 @@ def test_a_filesystem_without_such_locks_is_named(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(fcntl, "fcntl", refuse)
         with pytest.raises(LocksUnsupported, match="no OFD locks"):
-            probe.state()
+            probe.locked()
         with pytest.raises(LocksUnsupported, match="no OFD locks"):
             LifeLock.join(tmp_path, "life")
 

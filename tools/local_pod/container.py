@@ -37,7 +37,7 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
-FOLLOWS = {
+MAY_FOLLOW = {
     Phase.WAITING: {Phase.STARTING, Phase.DONE},
     Phase.STARTING: {Phase.RUNNING, Phase.ENDED},
     Phase.RUNNING: {Phase.ENDING, Phase.ENDED},
@@ -267,6 +267,6 @@ class Life:
         return [e.Signal(self.name, self.run, "SIGTERM")]
 
     def _to(self, phase: Phase) -> None:
-        if phase not in FOLLOWS[self.phase]:
+        if phase not in MAY_FOLLOW[self.phase]:
             raise IllegalPhase(f"{self.name}: {phase.name} can't follow {self.phase.name}")
         self.phase = phase

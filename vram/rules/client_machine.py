@@ -135,7 +135,7 @@ class ClientMachine:
     def _welcomed(self, message: m.Welcome) -> None:
         standing = self.standing
         standing.welcomed(message.number, message.secret, message.settle_s)
-        standing.counts(message.server_incarnation)
+        standing.begin_to_count(message.server_incarnation)
         for name in self.heirs:
             self._named(name)
         for wish in self.wishes.values():

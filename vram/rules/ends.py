@@ -5,7 +5,7 @@ Pure. What proves an end is the business of the package `evidence`; here is whic
 
 from evidence.rules.callers import Callers
 from evidence.rules.incarnation import Incarnation, Life, Stage
-from evidence.rules.proof import Verdict, what_is_missing
+from evidence.rules.proof import Verdict, gone, what_is_missing
 from sidecar.machine.plan import Plan
 from vram.rules.books import Books, Part
 from vram.rules.grants import Grants
@@ -31,7 +31,7 @@ class Ends(Part):
 
     def _is_gone(self, who: Incarnation, now: float) -> Verdict:
         mine = self.leases.of_tree(who.name)
-        return self.evidence.is_gone(
+        return gone(
             who,
             found=not who.came or who.unaccounted,
             over=now >= self._lost_at.get(who.name, now) + self.config.window_s,
@@ -63,7 +63,7 @@ class Ends(Part):
         """Whose end is to be proven: those that have leases, and heirs."""
         if self.leases.trees_changed:
             self.leases.trees_changed = False
-            self.evidence.bind(self.heirs.trees() | self.leases.trees())
+            self.evidence.incarnations.bind(self.heirs.trees() | self.leases.trees())
 
     def await_all(self) -> None:
         """A new server waits for those of which the file tells."""
@@ -93,7 +93,7 @@ class Ends(Part):
         self.grants.say_nothing_to(who)
         self.is_back(who)
         self.bind()
-        for conn in self.evidence.remove(who):
+        for conn in self.evidence.incarnations.remove(who, was_bound=True):
             self.callers.end(conn)
         self.disk.now()
         self.context.changed = True

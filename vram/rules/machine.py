@@ -137,7 +137,7 @@ class Machine(TreeMachine):
     def plan(self) -> Plan:
         """What is to be done now, and when to look again. Each part speaks once those before it have nothing to do."""
         plan = Plan(self.context.now, self.context.alarms)
-        evidence = self.evidence.plan(plan.now)
+        evidence = self.incarnations.plan(plan.now)
         if evidence.looks:
             plan.do(self._carry_out, evidence)
             return plan
@@ -172,7 +172,7 @@ class Machine(TreeMachine):
             plan.calm(self.context.calm, key)
 
     def _carry_out(self, plan: EvidencePlan) -> None:
-        self.end(self.evidence.carry_out(plan))
+        self.end(self.incarnations.carry_out(plan))
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
