@@ -21,7 +21,7 @@ def _lock_server() -> int:
         return Verdict(True, "its connection has ended", by_flag=True)
 
     memory = mock.patch("evidence.rules.free_memory.FreeMemory.is_read", False)
-    with mock.patch("evidence.rules.evidence.gone", gone), memory:
+    with mock.patch("lockserver.rules.succession.gone", gone), memory:
         return main(sys.argv[2:])
 
 
