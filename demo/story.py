@@ -288,6 +288,8 @@ def _served_again(pair: Pair, before: Whole) -> Whole | None:
     whole = look(pair)
     if whole is None or whole.lock.server_pid == before.lock.server_pid:
         return None
+    if whole.holder.kept != before.holder.kept:  # no file has it: the holder says it again once it is back
+        return None
     return whole if whole.weights.server_pid != before.weights.server_pid else None
 
 
