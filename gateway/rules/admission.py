@@ -238,8 +238,8 @@ class Admission:
     def _over(self, event: e.Over) -> None:
         request, grant = event.request, self.grants.current
         there = grant is not None and request in grant.leases and request in self.visitors
-        if there and self._now >= self.state.gate.until:
-            self._count_stranger(request)  # it may have been there since before that was known
+        if there:
+            self._count_if_uncovered(request)
         if request in self.visitors:
             if event.proved:
                 self.deaths.acquit(self.visitors[request])
@@ -310,6 +310,11 @@ class Admission:
                 self.strangers += current is not None and request in current.leases  # beside a newer lease, maybe
                 self._turn_away(request, 409, f"lease {visitor.lease} has ended, or never was{_is_leased(event)}")
 
+    def _count_if_uncovered(self, request: int) -> None:
+        """It may have been with an engine since before that was known."""
+        if self._now >= self.state.gate.until:
+            self._count_stranger(request)
+
     def _count_stranger(self, request: int) -> None:
         visitor = self.visitors[request]
         self.strangers += not (visitor.lease or visitor.stranger)
@@ -354,9 +359,8 @@ class Admission:
     def _pause(self, step: due.Step) -> None:
         untokened = self.state.untokened
         self._note("paused", requests=len(untokened))
-        if self._now >= self.state.gate.until:
-            for request in untokened:  # it may have been there since before that was known
-                self._count_stranger(request)
+        for request in untokened:
+            self._count_if_uncovered(request)
         self.state.returning.update(untokened)
         self._out += [e.TakeAway(request, leased=True) for request in untokened]
 
@@ -382,8 +386,7 @@ class Admission:
                 grant.kept_tokens -= visitor.tokens
         grant.lease(request, self._now, reread)
         visitor.stranger = False  # one that comes back counts again: another may have had the host in between
-        if self._now >= state.gate.until:
-            self._count_stranger(request)
+        self._count_if_uncovered(request)
         if visitor.strikes >= self.bounds.strikes:
             state.trial = request
             self._note("suspect", request=request, token=grant.token, deaths=visitor.strikes)

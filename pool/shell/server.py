@@ -383,7 +383,7 @@ class Server(Shell):
         words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
         words += ["--run-dir", str(self.options.run_dir), "park", effect.model]
         came = partial(e.ParkEnded, effect.model)
-        self._parks.do(lambda: _why_not(words), lambda why: self.feed(came(why)))
+        self._parks.do(lambda: _run(words), lambda why: self.feed(came(why)))
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -470,8 +470,8 @@ def model_of(lease: str) -> str:
     return key if of.startswith("gms/") else ""
 
 
-def _why_not(words: list[str]) -> str:
-    """Runs it; why it couldn't do what it was to do."""
+def _run(words: list[str]) -> str:
+    """Returns why it couldn't do what it was to do; empty: it did."""
     try:
         run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         done = run(words, timeout=MOST_PARK_S)

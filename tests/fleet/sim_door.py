@@ -170,8 +170,8 @@ class Door:
     def pause(self) -> None:
         if not self.gate.open and self.engine:
             if self.clock() >= self.gate.pause_at:
-                for request in self.engine if self.clock() >= self.gate.until else ():
-                    self.count(request)
+                for request in self.engine:
+                    self.count_if_uncovered(request)
                 self.waiting += self.engine
                 for request in self.engine:
                     self.world.truth.left(self, request)
@@ -184,6 +184,10 @@ class Door:
         here = self.machine is not None and self.gate is gate
         if here and not self.stalled(lambda: self.paused(gate)):
             self.pause()
+
+    def count_if_uncovered(self, request: int) -> None:
+        if self.clock() >= self.gate.until:
+            self.count(request)
 
     def count(self, request: int) -> None:
         self.strangers += not self.engine[request]
@@ -204,8 +208,7 @@ class Door:
     def admit(self, request: int) -> None:
         world, machine = self.world, self.machine
         self.engine[request] = False
-        if self.clock() >= self.gate.until:
-            self.count(request)
+        self.count_if_uncovered(request)
         begun = self.begun[request] = world.truth.came(self, request)
 
         def ends() -> None:
@@ -215,8 +218,7 @@ class Door:
         def over() -> None:
             here = self.machine is machine and request in self.engine and self.begun.get(request) == begun
             if here and not self.stalled(over):
-                if self.clock() >= self.gate.until:
-                    self.count(request)
+                self.count_if_uncovered(request)
                 del self.engine[request]
 
         world.at(world.now + world.random.choice((0.2, 3.0, 15.0)), ends)

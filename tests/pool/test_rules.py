@@ -631,14 +631,19 @@ def test_where_sleep_is_enough_nothing_is_parked() -> None:
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
-def test_one_that_is_awake_sleeps_first_then_its_weights_are_parked_then_the_other_wakes() -> None:
-    pool = Pool("ab")
+def goes_to_sleep(pool: Pool) -> None:
+    """One that is awake drains, so that its weights can be parked for another's."""
     pool.weights(parked={"b": 30}, a=30)
     pool.awake("a")
     pool.wants("b")
     assert pool.wishes() == [("sleep", "a")]
     pool.lock("a", resting=True, held=True, draining=True)
     assert pool.wishes() == []
+
+
+def test_one_that_is_awake_sleeps_first_then_its_weights_are_parked_then_the_other_wakes() -> None:
+    pool = Pool("ab")
+    goes_to_sleep(pool)
     pool.sleeps("a")
     assert pool.wishes() == [("park", "a")]
     parked(pool, "a")
@@ -731,12 +736,7 @@ def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_m
 def test_while_one_goes_to_sleep_whose_weights_are_parked_then_no_other_gives_way() -> None:
     pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
     pool.machine.models["c"].learned = e.Learned(asleep={GPU: 30})
-    pool.weights(parked={"b": 30}, a=30)
-    pool.awake("a")
-    pool.wants("b")
-    assert pool.wishes() == [("sleep", "a")]
-    pool.lock("a", resting=True, held=True, draining=True)
-    assert pool.wishes() == []
+    goes_to_sleep(pool)
 
 
 def test_those_that_are_wanted_too_are_parked_last_and_before_them_the_more_urgent() -> None:
