@@ -295,6 +295,18 @@ def test_a_wish_is_seen_within_a_second_drains_and_then_has_the_host() -> None:
     assert door.gate.open and door.gate.newest == 3, "the door has its own lease again"
 
 
+def test_a_door_looks_often_whether_it_has_drained_and_no_longer() -> None:
+    door = Door()
+    door.in_flight = 1
+    door.other()
+    door.after(1.0)
+    assert door.it.deadline - door.now < 0.1
+    (release,) = door.it.handle(t.Tick(), door.now, 0, 0)
+    assert getattr(release, "name", "") == "release"
+    door.it.handle(t.Tick(), door.now, 0, 0)
+    assert door.it.deadline - door.now > 0.5, "no answer has come"
+
+
 def test_a_door_that_gives_way_is_shut_until_it_has_its_lease_again() -> None:
     door = Door()
     for turn in range(3):
