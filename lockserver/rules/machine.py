@@ -57,18 +57,16 @@ from sidecar.wire.versions import Spoken
 
 
 class Machine(TreeMachine):
-    context: Context
-
     def __init__(self, config: e.Config) -> None:
         context = Context(config.history_size)
         super().__init__(context, Evidence(config, context), DiskWrites())
         self.config = config
-        self.succession = succession = Succession(config, self.context, self.callers, self.evidence)
+        self.succession = succession = Succession(config, context, self.callers, self.evidence)
         permit, rest = succession.permit.lock, succession.rest
-        claims = Claims(self.context, self.active, permit, rest, lambda: succession.newest_token, succession.give_back)
+        claims = Claims(context, self.active, permit, rest, lambda: succession.newest_token, succession.give_back)
         spoken = Spoken(m.OLDEST, m.PROTOCOL)
-        self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
-        self.hearsay = Hearsay(config, self.context, self.evidence)
+        self.reception = Reception(context, self.evidence, self.callers, spoken, claims, self)
+        self.hearsay = Hearsay(config, context, self.evidence)
         self.broken = ""
         """Which of its own rules this machine has broken: a bug. No waiter is granted any more then."""
         self._invariants = Invariants()
@@ -218,7 +216,7 @@ class Machine(TreeMachine):
             return
         else:
             self.succession.queue.update(who, ready=False, looked=False, needs=None)
-        self.context.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
+        self.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
 
     def _on_ready(self, event: e.Received, message: m.Ready, who: Incarnation) -> None:
         self.succession.queue.update(who, ready=message.ready, looked=message.ready, needs=message.needs)
@@ -245,13 +243,13 @@ class Machine(TreeMachine):
         self.hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:
-        self.context.send(event.conn, self.status)
+        self.send(event.conn, self.status)
 
     def _on_ask_history(self, event: e.Received, message: m.AskHistory, caller: Caller) -> None:
-        self.context.send(event.conn, history_of(self.context))
+        self.send(event.conn, history_of(self.context))
 
     def _on_ping(self, event: e.Received, message: m.Ping, caller: Caller) -> None:
-        self.context.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
+        self.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
 
     def _on_switchover(self, event: e.Received, message: m.Switchover, caller: Caller) -> None:
         self.succession.switchover.ask(event.conn, message, self.active, self.succession.state.value)

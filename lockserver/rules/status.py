@@ -5,20 +5,19 @@ Lists are cut: a status goes into one frame, however many wait.
 
 from evidence.rules.proof import what_is_missing
 from lockserver.rules import messages as m
-from lockserver.rules.context import Context
-from lockserver.rules.events import Config
+from lockserver.rules.events import Config, Effect
 from lockserver.rules.lock import Lock, Phase, State
 from lockserver.rules.messages import INIT
 from lockserver.rules.queue import Queue, Waiter
 from lockserver.rules.succession import Succession
 from lockserver.rules.switchover import Switch
-from sidecar.machine.context import rfc3339
+from sidecar.machine.context import Context, rfc3339
 
 MOST_WAITERS = 64
 MOST_REASONS = 32
 
 
-def status_of(config: Config, context: Context, succession: Succession) -> m.Status:
+def status_of(config: Config, context: Context[Effect], succession: Succession) -> m.Status:
     switch = succession.switchover.under_way
     return m.Status(
         state=succession.state.value,
@@ -50,13 +49,13 @@ def _planned(switch: Switch) -> m.PlanState:
     return m.PlanState(switch.step.value, old, switch.old_token, to, switch.drain_timeout_s)
 
 
-def history_of(context: Context) -> m.History:
+def history_of(context: Context[Effect]) -> m.History:
     """What happened lately, as much of it as goes into one frame."""
     events, left_out = context.recent()
     return m.History(events=events, left_out=left_out)
 
 
-def _verified(config: Config, context: Context, lock: Lock) -> bool:
+def _verified(config: Config, context: Context[Effect], lock: Lock) -> bool:
     """The holder's memory was seen to be free; or while the lock is free: it could be seen."""
     if _told(lock):
         return lock.verified
@@ -83,7 +82,7 @@ def _waiter(waiter: Waiter) -> m.WaiterState:
     return m.WaiterState(who.engine_id, who.random, who.pid, waiter.is_there, waiter.needs, rfc3339(waiter.since))
 
 
-def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
+def _fencing(context: Context[Effect], succession: Succession) -> m.FencingState | None:
     if succession.state not in (State.FENCING, State.RECOVERING):
         return None
     lock = succession.active

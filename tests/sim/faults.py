@@ -17,7 +17,8 @@ from tests.sim.tree_faults import TreeFaults
 
 
 class Faults(TreeFaults):
-    file, device = HOLDER, DEVICE
+    file = HOLDER
+    device = DEVICE
 
     def any(self) -> None:
         roll = self.rng.random()

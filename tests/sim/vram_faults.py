@@ -13,7 +13,8 @@ from vram.rules import client_events as c
 
 
 class VramFaults(TreeFaults):
-    file, device = FILE, DEVICE
+    file = FILE
+    device = DEVICE
 
     def any(self) -> None:
         roll = self.rng.random()
