@@ -5,7 +5,7 @@ A server that has processes to prove gone includes these words in its own machin
 `LookAt` (`LookedAt`) and `ReadMemory` (`MemoryRead`) are answered later, or never: /proc may hang, and a driver.
 
 Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is the
-machine's to `Forget`.
+machine's to give back (`ForgetProcess`).
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from sidecar.machine.context import Died as Died
+from sidecar.machine.context import ForgetProcess as ForgetProcess
 from sidecar.machine.context import WatchDeath as WatchDeath
 
 
@@ -126,10 +127,6 @@ Event = Received | Died | OutOfReach | LifeProbed | StrangersProbed | LookedUp
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Forget(msgspec.Struct, frozen=True):
-    process: int
-
-
 class Kill(msgspec.Struct, frozen=True):
     process: int
 
@@ -180,4 +177,4 @@ class Persist(msgspec.Struct, frozen=True):
     record: Any
 
 
-Effect = WatchDeath | Forget | Kill | ProbeLife | ProbeStrangers | LookUp | LookAt | Unlink
+Effect = WatchDeath | ForgetProcess | Kill | ProbeLife | ProbeStrangers | LookUp | LookAt | Unlink

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from evidence.rules.events import Forget, Kill, LookedUp, LookUp, Peer, ProbeLife, Unlink, WatchDeath
+from evidence.rules.events import ForgetProcess, Kill, LookedUp, LookUp, Peer, ProbeLife, Unlink, WatchDeath
 from evidence.rules.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, Incarnation, Life, Member, Stage
 from evidence.rules.looks import Looks
 from evidence.rules.record import Known, Processes
@@ -445,7 +445,7 @@ class Incarnations:
     def forget(self, peers: tuple[Peer, ...]) -> None:
         for peer in peers:
             if peer.process is not None:
-                self.context.out.append(Forget(peer.process))
+                self.context.out.append(ForgetProcess(peer.process))
 
     def _touch(self, who: Incarnation) -> None:
         """Something new is known of it."""
@@ -467,7 +467,7 @@ class Incarnations:
     def _let_go(self, member: Member) -> None:
         if member.process is not None:
             self._by_process.pop(member.process, None)
-            self.context.out.append(Forget(member.process))
+            self.context.out.append(ForgetProcess(member.process))
             member.process = None
 
 

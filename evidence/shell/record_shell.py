@@ -101,9 +101,8 @@ class RecordShell(EvidenceShell):
             data = self.file.read()
             if data is not None:
                 return self.decode(data), ""
-            # One that was put aside by a server that then crashed is still the last word.
-            aside = sorted(path.name for path in self.run_dir.glob(f"{self.file_name}.unreadable-*"))
-            return None, f"put aside as {aside[-1]}" if aside else ""
+            aside = self.file.newest_aside()
+            return None, f"put aside as {aside}" if aside else ""
         except (ValueError, OSError) as error:
             aside_as = self.file.set_aside()
             self.log.alarm("file_unreadable", file=self.file_name, why=str(error), put_aside_as=str(aside_as))

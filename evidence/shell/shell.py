@@ -137,13 +137,6 @@ class EvidenceShell(Shell):
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def watch_death(self, effect: e.WatchDeath) -> None:
-        event = e.Died(effect.process)
-        self.processes.on_death(effect.process, lambda: self.feed(event))
-
-    def forget(self, effect: e.Forget) -> None:
-        self.processes.forget(effect.process)
-
     def kill(self, effect: e.Kill) -> None:
         result = self.processes.kill(effect.process)
         if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
@@ -342,8 +335,8 @@ class EvidenceShell(Shell):
             probe.close()
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
-        e.WatchDeath: watch_death,
-        e.Forget: forget,
+        e.WatchDeath: Shell.watch_death,
+        e.ForgetProcess: Shell.forget_process,
         e.Kill: kill,
         e.ProbeLife: probe_life,
         e.ProbeStrangers: probe_strangers,

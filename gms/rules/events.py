@@ -20,6 +20,7 @@ from sidecar.machine.context import Died as Died
 from sidecar.machine.context import DirectoryReplaced as DirectoryReplaced
 from sidecar.machine.context import Effect as Effect
 from sidecar.machine.context import Event as Event
+from sidecar.machine.context import ForgetProcess as ForgetProcess
 from sidecar.machine.context import Hindered as Hindered
 from sidecar.machine.context import Note as Note
 from sidecar.machine.context import PathWatched as PathWatched
@@ -146,10 +147,6 @@ class Send(Effect, frozen=True):
     message: ServerMessage
     slabs: tuple[int, ...] = ()
     """Handles whose descriptors go with it."""
-
-
-class ForgetProcess(Effect, frozen=True):
-    process: int
 
 
 class Allocate(Effect, frozen=True):

@@ -111,9 +111,8 @@ class Server(Shell):
         try:
             data = self.file.read()
             if data is None:
-                # One that was kept aside by a server that then crashed is still the last word.
-                aside = sorted(path.name for path in self._directory.glob(f"{self.file.path.name}.unreadable-*"))
-                return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
+                aside = self.file.newest_aside()
+                return e.Started(None, f"kept aside as {aside}" if aside else "", floor)
             file = record.decode(data)
         except (record.UnreadableRecord, OSError) as error:
             return e.Started(None, self._keep_aside(error), floor)
@@ -182,13 +181,6 @@ class Server(Shell):
     def _do_close(self, effect: e.Close) -> None:
         self._process_of.pop(effect.conn, None)
         self.connections.drop(effect.conn)
-
-    def _do_watch_death(self, effect: e.WatchDeath) -> None:
-        event = e.Died(effect.process)
-        self.processes.on_death(effect.process, lambda: self.feed(event))
-
-    def _do_forget_process(self, effect: e.ForgetProcess) -> None:
-        self.processes.forget(effect.process)
 
     def _do_check_peer(self, effect: e.CheckPeer) -> None:
         process = self._process_of.get(effect.conn)
@@ -339,8 +331,8 @@ class Server(Shell):
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Send: _do_send,
         e.Close: _do_close,
-        e.WatchDeath: _do_watch_death,
-        e.ForgetProcess: _do_forget_process,
+        e.WatchDeath: Shell.watch_death,
+        e.ForgetProcess: Shell.forget_process,
         e.Allocate: _do_allocate,
         e.Lease: _do_lease,
         e.CallOff: _do_call_off,

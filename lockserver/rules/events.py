@@ -10,7 +10,7 @@ import math
 import msgspec
 
 from evidence.rules import events as evidence
-from evidence.rules.events import Forget as Forget
+from evidence.rules.events import ForgetProcess as ForgetProcess
 from evidence.rules.events import Kill as Kill
 from evidence.rules.events import LifeProbed as LifeProbed
 from evidence.rules.events import LookAt as LookAt

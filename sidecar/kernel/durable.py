@@ -158,6 +158,13 @@ class DurableFile:
         with closing(self._open_spare(directory)) as fd:
             os.posix_fallocate(fd, 0, max(size, _BLOCK))
 
+    def newest_aside(self) -> str:
+        """The name of the newest file that was set aside, in ASCII; empty where none was. With no file in place it is
+        still the last word: the process that set it aside has written nothing since.
+        """
+        asides = sorted(path.name for path in self.directory.glob(f"{self._name}.unreadable-*"))
+        return ascii(asides[-1])[1:-1] if asides else ""
+
     def set_aside(self, now: datetime | None = None) -> Path:
         """Renames a file that can't be read, so that it can be looked into; returns where it is. Overwrites nothing."""
         stamp = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")

@@ -94,6 +94,12 @@ class WatchDeath(Effect, frozen=True):
     process: int
 
 
+class ForgetProcess(Effect, frozen=True):
+    """Its pidfd isn't needed any more."""
+
+    process: int
+
+
 class Publish(Effect, frozen=True):
     """The public status has changed: its watchers get a new one."""
 

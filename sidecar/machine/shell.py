@@ -86,6 +86,15 @@ class Shell(Turns):
         else:
             self.answer(context.Persisted(effect.seq))
 
+    def watch_death(self, effect: context.WatchDeath) -> None:
+        """Carries out."""
+        event = context.Died(effect.process)
+        self.processes.on_death(effect.process, lambda: self.feed(event))
+
+    def forget_process(self, effect: context.ForgetProcess) -> None:
+        """Carries out."""
+        self.processes.forget(effect.process)
+
     def stop(self, effect: context.Stop) -> None:
         """Carries out."""
         self.log.alarm("stopping", why=effect.why)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from evidence.rules import events as e
-from evidence.rules.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
+from evidence.rules.events import ForgetProcess, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
 from evidence.rules.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
 from evidence.rules.incarnations import BOTH_BACK_S, MOST_MEMBERS, MOST_REMEMBERED, MOST_UNLINKS
 from evidence.rules.record import Known as OnFile
@@ -160,7 +160,7 @@ def test_a_process_that_joins_again_is_the_same_member(known: Known) -> None:
     who = known.a(members=2)
     known.incarnations.enter(who, e.Peer(9, "pidfs:2", 2, 2), 2, 2)
     assert len(who.members) == 2 and who.members[2].process == 9
-    assert known.asked(Forget) == [Forget(2)], "one pidfd of it is enough"
+    assert known.asked(ForgetProcess) == [ForgetProcess(2)], "one pidfd of it is enough"
 
 
 def test_what_is_known_of_a_process_stays_whoever_brings_its_next_pidfd(known: Known) -> None:
@@ -252,12 +252,12 @@ def test_what_became_of_those_who_were_looked_up(known: Known) -> None:
     who = known.from_file()
     known.incarnations.looked_up(LookedUp(NAME, gone=(1, 7), alive=((2, peer(2)), (8, peer(8)))))
     assert who.members[1].dead and who.members[2].process == 2 and not who.members[2].dead
-    assert known.asked(Forget) == [Forget(8)]
+    assert known.asked(ForgetProcess) == [ForgetProcess(8)]
     known.incarnations.looked_up(LookedUp(NAME, gone=(2,), alive=((2, peer(9)),)))
     assert not who.members[2].dead, "it is seen alive"
-    assert known.asked(Forget) == [Forget(8), Forget(9)]
+    assert known.asked(ForgetProcess) == [ForgetProcess(8), ForgetProcess(9)]
     known.incarnations.looked_up(LookedUp("b.00000000", gone=(1,), alive=((1, peer(3)),)))
-    assert known.asked(Forget)[-1] == Forget(3)
+    assert known.asked(ForgetProcess)[-1] == ForgetProcess(3)
 
 
 def test_one_whose_processes_are_all_found_to_have_ended_is_forgotten(known: Known) -> None:
@@ -321,11 +321,12 @@ def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_
     who = known.from_file()
     known.incarnations.hand_back(who, 2, peer(2), from_file=True)
     known.incarnations.hand_back(who, 1, peer(8), from_file=True)
-    assert who.members[2].process == 2 and who.members[1].process is None and known.asked(Forget) == [Forget(8)]
+    assert who.members[2].process == 2 and who.members[1].process is None
+    assert known.asked(ForgetProcess) == [ForgetProcess(8)]
     known.incarnations.hand_back(who, 2, e.Peer(9, "pidfs:2", 2), from_file=True)
-    assert known.asked(Forget)[-1] == Forget(9), "it has one already"
+    assert known.asked(ForgetProcess)[-1] == ForgetProcess(9), "it has one already"
     known.incarnations.hand_back(who, 4, e.Peer(4, "pidfs:4", 0, dead=True), from_file=True)
-    assert 4 not in who.members and known.asked(Forget)[-1] == Forget(4)
+    assert 4 not in who.members and known.asked(ForgetProcess)[-1] == ForgetProcess(4)
     known.incarnations.hand_back(who, 5, peer(5), from_file=True)
     assert who.members[5].process == 5, "it lives: the file is older than it"
     known.incarnations.hand_back(who, 3, peer(3), from_file=False)
@@ -335,13 +336,14 @@ def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_
     for number in range(7, MOST_MEMBERS + 9):
         who.add("", 0, number)
     known.incarnations.hand_back(who, 999, peer(99), from_file=False)
-    assert 999 not in who.members and known.asked(Forget)[-1] == Forget(99), "as many as an incarnation may have"
+    assert 999 not in who.members, "as many as an incarnation may have"
+    assert known.asked(ForgetProcess)[-1] == ForgetProcess(99)
 
 
 def test_on_older_kernels_a_pidfd_that_is_handed_back_goes_by_its_number(known: Known) -> None:
     who = known.from_file()
     known.incarnations.hand_back(who, 2, e.Peer(9, "", 0), from_file=True)
-    assert who.members[2].process is None and known.asked(Forget) == [Forget(9)], "the file has its inode"
+    assert who.members[2].process is None and known.asked(ForgetProcess) == [ForgetProcess(9)], "the file has its inode"
     who.members[2].identity = ""
     known.incarnations.hand_back(who, 2, e.Peer(10, "", 0), from_file=True)
     known.incarnations.hand_back(who, 7, e.Peer(11, "", 7), from_file=True)
@@ -355,7 +357,7 @@ def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_who
     """Written to the file it would have no number, and the next server could never prove its end."""
     who = known.a()
     known.incarnations.hand_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
-    assert list(who.members) == [1] and known.asked(Forget) == [Forget(2)]
+    assert list(who.members) == [1] and known.asked(ForgetProcess) == [ForgetProcess(2)]
     nobody = known.incarnations.hear_of("b", "1")
     known.incarnations.hand_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
     assert nobody.members[1].process == 3, "of one that isn't here nothing else may be known"
@@ -456,7 +458,7 @@ def test_a_dead_member_is_dropped_and_its_pidfd_with_it(known: Known) -> None:
     known.incarnations.died(1)
     known.incarnations.died(2)
     known.incarnations.drop_dead(NAME)
-    assert list(who.members) == [1, 3] and known.asked(Forget) == [Forget(2)]
+    assert list(who.members) == [1, 3] and known.asked(ForgetProcess) == [ForgetProcess(2)]
     known.incarnations.drop_dead("b.1")
 
 
@@ -464,7 +466,7 @@ def test_the_life_file_of_one_that_was_bound_goes_when_its_end_is_on_disk(known:
     who = known.a(members=2)
     known.incarnations.died(1)
     assert known.incarnations.remove(who, was_bound=True) == [101]
-    assert known.asked(Forget) == [Forget(1), Forget(2)] and not known.asked(Unlink)
+    assert known.asked(ForgetProcess) == [ForgetProcess(1), ForgetProcess(2)] and not known.asked(Unlink)
     assert not known.incarnations.known and known.incarnations.died(2) is None
     known.incarnations.written(5)
     assert not known.asked(Unlink), "no write says so yet"

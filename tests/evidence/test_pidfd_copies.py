@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from evidence.rules.events import Config, Forget, Peer
+from evidence.rules.events import Config, ForgetProcess, Peer
 from evidence.rules.incarnation import Incarnation, Stage
 from evidence.rules.pidfd_copies import Give
 from tests.evidence.parts import NAME, Known, peer
@@ -140,4 +140,4 @@ def test_what_is_handed_back_is_its_members_or_nobodys() -> None:
     known.evidence.hand_back(who, [1, 2], brought, from_file=True)
     assert [member.process for member in who.members.values()] == [501, 502] and who.stage is Stage.AWAITED
     known.evidence.hand_back(None, [1], brought[:1])
-    assert [forget.process for forget in known.asked(Forget)] == [509, 501]
+    assert [forget.process for forget in known.asked(ForgetProcess)] == [509, 501]

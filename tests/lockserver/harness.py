@@ -503,7 +503,7 @@ class Harness:
         if not self.handles[effect.process].alive:
             self._unseen.append(effect.process)
 
-    def _forget(self, effect: e.Forget, pending: deque[e.Event]) -> None:
+    def _forget(self, effect: e.ForgetProcess, pending: deque[e.Event]) -> None:
         del self.handles[effect.process]  # a KeyError: forgotten twice, or never given
         self.watched.discard(effect.process)
         if effect.process in self._unseen:
@@ -635,7 +635,7 @@ _DO: dict[type, Callable[[Harness, Any, deque[e.Event]], None]] = {
     e.Send: Harness._send,
     e.Close: Harness._close,
     e.WatchDeath: Harness._watch_death,
-    e.Forget: Harness._forget,
+    e.ForgetProcess: Harness._forget,
     e.Kill: Harness._kill,
     e.ProbeLife: Harness._probe_life,
     e.ProbeStrangers: Harness._probe_strangers,

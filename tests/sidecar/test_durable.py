@@ -195,6 +195,16 @@ def test_an_unreadable_file_is_set_aside_and_none_before_it_is_lost(file: Durabl
     assert file.set_aside() not in kept
 
 
+def test_the_newest_that_was_set_aside_is_named_in_ascii(file: DurableFile) -> None:
+    assert file.newest_aside() == ""
+    for microsecond in (123, 7):
+        file.write(b"torn")
+        file.set_aside(datetime(2026, 11, 20, 10, 0, 0, microsecond, tzinfo=UTC))
+    assert file.newest_aside() == "holder.json.unreadable-20261120T100000.000123Z"
+    (file.directory / os.fsdecode(b"holder.json.unreadable-\xff")).touch()
+    assert file.newest_aside() == "holder.json.unreadable-\\udcff"
+
+
 def test_one_process_has_the_directory_and_the_next_learns_which(tmp_path: Path) -> None:
     def hold(say: Say) -> None:
         DirectoryLock(tmp_path, "server.lock").acquire()

@@ -119,7 +119,7 @@ class TreeServer(ServerShell[Any, Any]):
 
         self.process.on_death(self.processes[process], dead)
 
-    def _do_forget(self, effect: e.Forget) -> None:
+    def _do_forget_process(self, effect: e.ForgetProcess) -> None:
         fd = self.processes.pop(effect.process, None)
         if fd is not None:
             self.process.close(fd)
@@ -174,7 +174,7 @@ class TreeServer(ServerShell[Any, Any]):
             if identity and peer.identity == identity:
                 alive.append((number, replace(peer, dead=self.process.is_dead(pidfd))))
                 continue
-            self._do_forget(e.Forget(self.number))
+            self._do_forget_process(e.ForgetProcess(self.number))
             if identity and peer.identity:
                 gone.append(number)
         self.pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
@@ -333,7 +333,7 @@ class TreeServer(ServerShell[Any, Any]):
 TreeServer.effects = {
     context.Close: TreeServer._do_close,
     e.WatchDeath: TreeServer._do_watch_death,
-    e.Forget: TreeServer._do_forget,
+    e.ForgetProcess: TreeServer._do_forget_process,
     e.Kill: TreeServer._do_kill,
     e.ProbeLife: TreeServer._do_probe_life,
     e.ProbeStrangers: TreeServer._do_probe_strangers,
