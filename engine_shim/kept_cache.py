@@ -47,7 +47,7 @@ class KeptCache:
         self._log = Log("kv")
         self._pool = client.pool(what, rank)
         self.key = self._pool.key
-        self._pool.connected(_SEEN_S)
+        self._pool.await_server(_SEEN_S)
 
     @property
     def there(self) -> bool:

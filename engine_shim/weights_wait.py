@@ -16,7 +16,7 @@ def await_gms(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: 
     end = time.monotonic() + timeout_s
     for device in dict.fromkeys(devices):
         with GmsClient(run_dir, device, engine_id) as client:
-            client.connected(max(0.0, end - time.monotonic()))
+            client.await_server(max(0.0, end - time.monotonic()))
 
 
 def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float, model: str = "") -> None:

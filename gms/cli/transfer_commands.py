@@ -258,7 +258,7 @@ def connected(
         unparks=unparks,
     ) as client:
         try:
-            client.connected(CONNECT_S)
+            client.await_server(CONNECT_S)
         except (NotInTime, Refused) as error:
             raise _NotServed(error) from None
         yield client

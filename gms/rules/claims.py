@@ -24,7 +24,7 @@ class Do(Enum):
     GIVE_UP_AND_MAKE = "give the old memory up, and make new"
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     do: Do
     why: str = ""
     """Why it waits, or is refused."""
@@ -34,38 +34,38 @@ class Verdict(NamedTuple):
     """Why it gets new memory."""
 
 
-def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: bool) -> Verdict:
+def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: bool) -> ClaimVerdict:
     """`may_come_back`: this server is so new that a process that has the memory may still bring it."""
     if message.token < pool.token:
         why = f"pool {pool.key} was given to token {pool.token}, and {message.token} is older: the lock is another's"
-        return Verdict(Do.REFUSE, why, "older")
+        return ClaimVerdict(Do.REFUSE, why, "older")
     owner = pool.owner
     if owner is not None and not owner.is_the_same(client.identity, client.local_pid):
-        return Verdict(Do.WAIT, f"{owner.name} owns pool {pool.key}, and its process lives", "owned")
+        return ClaimVerdict(Do.WAIT, f"{owner.name} owns pool {pool.key}, and its process lives", "owned")
     if pool.phase is Phase.MAKING:
-        return Verdict(Do.WAIT, f"memory of pool {pool.key} is being made for another claim", "owned")
+        return ClaimVerdict(Do.WAIT, f"memory of pool {pool.key} is being made for another claim", "owned")
     if pool.phase is Phase.EMPTY:
-        return Verdict(Do.MAKE, why_empty="new")
+        return ClaimVerdict(Do.MAKE, why_empty="new")
     if pool.phase is Phase.AWAITED and owner is not None:
-        return Verdict(Do.WAIT, f"pool {pool.key} is to be handed back by its owner, which claims it", "stale")
+        return ClaimVerdict(Do.WAIT, f"pool {pool.key} is to be handed back by its owner, which claims it", "stale")
     fits = pool.shape == m.shape_of(message)
     if not fits and not message.replace:
-        return Verdict(Do.REFUSE, difference(pool, m.shape_of(message)), "differs")
+        return ClaimVerdict(Do.REFUSE, difference(pool, m.shape_of(message)), "differs")
     if owner is not None:
         if fits:
-            return Verdict(Do.OWN_AGAIN)
-        return Verdict(Do.REFUSE, f"{owner.name} owns pool {pool.key}: release it before it is replaced", "owned")
+            return ClaimVerdict(Do.OWN_AGAIN)
+        return ClaimVerdict(Do.REFUSE, f"{owner.name} owns pool {pool.key}: release it before it is replaced", "owned")
     if not fits:
-        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty="replaced")
+        return ClaimVerdict(Do.GIVE_UP_AND_MAKE, why_empty="replaced")
     if pool.doubt:
-        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty=pool.doubt_kind)
+        return ClaimVerdict(Do.GIVE_UP_AND_MAKE, why_empty=pool.doubt_kind)
     if not message.proven:
-        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty="unproven")
+        return ClaimVerdict(Do.GIVE_UP_AND_MAKE, why_empty="unproven")
     if pool.phase is Phase.AWAITED:
         if may_come_back:
-            return Verdict(Do.WAIT, f"this server is new, and pool {pool.key} may still be handed back")
-        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty="new")
-    return Verdict(Do.ADOPT)
+            return ClaimVerdict(Do.WAIT, f"this server is new, and pool {pool.key} may still be handed back")
+        return ClaimVerdict(Do.GIVE_UP_AND_MAKE, why_empty="new")
+    return ClaimVerdict(Do.ADOPT)
 
 
 def difference(pool: Pool, wanted: m.Shape) -> str:

@@ -9,7 +9,7 @@ from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.region import Device, Region
 from gms.rules.sessions import Doing
-from gms.rules.versions import Strangers
+from gms.rules.versions import OtherVersions
 from gms.rules.weights import BrokenRule
 from sidecar.machine.plan import Plan
 
@@ -21,7 +21,7 @@ class Conclusions:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.context = device.context
-        self.strangers = Strangers(device.context)
+        self.other_versions = OtherVersions(device.context)
         self.started = False
         """The file was read, and this server's path leads to it."""
 
@@ -62,7 +62,7 @@ class Conclusions:
         if self.device.leases.are_wanted:
             slabs = {region.key: region.slabs for region in self.device.regions.values()}
             self.device.leases.plan(plan, slabs, self.device.making.keys)
-        self.strangers.plan(plan)
+        self.other_versions.plan(plan)
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
@@ -123,5 +123,5 @@ class Conclusions:
         return region.key != m.WEIGHTS and not region.clients and region.may_be_forgotten
 
     def forget(self, region: Region) -> None:
-        region.record_is_true()
+        region.forget_record_lost()
         del self.device.regions[region.key]

@@ -24,7 +24,7 @@ import msgspec
 
 from gms.rules import events as e
 from gms.rules import messages as m
-from gms.rules.claims import Do, Verdict, verdict
+from gms.rules.claims import ClaimVerdict, Do, verdict
 from gms.rules.making import Wanted
 from gms.rules.pools import Owner, Phase, Pool, Shape
 from gms.rules.record import Region as Recorded
@@ -230,7 +230,7 @@ class ExclusiveRegion(Region):
                 doubt, kind = f"it can't be told what has become of {old.name}, which owned it", "unproven"
         self.pool.await_(recorded, owner, doubt, kind)
         if recorded.generation:
-            self.recovery.awaits(BACK_S, asks=False)
+            self.recovery.begin_window(BACK_S, asks_at_once=False)
             self.note("awaits", generation=recorded.generation, owner=old.name if old is not None else "", doubt=doubt)
 
     def why_not(self, document: bytes) -> str:
@@ -240,7 +240,7 @@ class ExclusiveRegion(Region):
         self.pool.hand_back(back.slabs)
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 
-    def returns(self, client: Client, message: m.HandBack) -> str:
+    def let_return(self, client: Client, message: m.HandBack) -> str:
         self.device.holders.got(client.conn, message.generation)
         why, owner = self._take_owner_back(client, message.token) if message.token else "", self.pool.owner
         if owner is not None and not message.token and self._owns(client):
@@ -337,7 +337,7 @@ class ExclusiveRegion(Region):
                 plan.do(self._let_claim, client, claim, found)
                 return
 
-    def _verdict(self, client: Client, claim: Request) -> Verdict:
+    def _verdict(self, client: Client, claim: Request) -> ClaimVerdict:
         assert isinstance(claim.message, m.ClaimPool)
         return verdict(self.pool, client, claim.message, may_come_back=not self.recovery.window_is_over)
 
@@ -348,7 +348,7 @@ class ExclusiveRegion(Region):
         found = self._verdict(client, request)
         return self.device.why_closed or found.why or "its turn", found.reason
 
-    def _let_claim(self, client: Client, claim: Request, found: Verdict) -> None:
+    def _let_claim(self, client: Client, claim: Request, found: ClaimVerdict) -> None:
         message = claim.message
         assert isinstance(message, m.ClaimPool)
         if found.do is Do.MAKE:
@@ -430,7 +430,7 @@ class ExclusiveRegion(Region):
             client, claim = asking
             assert isinstance(claim.message, m.ClaimPool)
             pool.made(owed.generation, owed.shape, owed.slabs, claim.message.token, owed.owner)
-            self.record_is_true()
+            self.forget_record_lost()
             self.note("made", owner=owed.owner.name, bytes=owed.shape.bytes, why=claim.why_empty)
             self._let_own(client, claim.why_empty)
             return

@@ -74,7 +74,7 @@ class ExclusiveClient(ClientMachine):
 
     def heard(self, message: m.ServerMessage) -> None:
         if isinstance(message, m.PoolIs):
-            self._is(message)
+            self._on_pool_is(message)
         elif isinstance(message, m.Drop):
             self._gone(message.generation)
         elif isinstance(message, m.PoolOwned) and self._said is not None:
@@ -85,7 +85,7 @@ class ExclusiveClient(ClientMachine):
         elif isinstance(message, m.Refused):
             self._refused(message)
 
-    def _is(self, message: m.PoolIs) -> None:
+    def _on_pool_is(self, message: m.PoolIs) -> None:
         if not message.generation:
             self.there = None
         else:

@@ -222,7 +222,7 @@ class Machine:
             self.context.out.append(e.ForgetProcess(event.process))
         if problem is not None:
             if problem.about == "protocol" and isinstance(hello, m.Hello):
-                self.conclusions.strangers.came(hello)
+                self.conclusions.other_versions.came(hello)
             return problem
         if isinstance(hello, m.Observe):
             self.sessions.observers[event.conn] = False
@@ -278,7 +278,7 @@ class Machine:
             parks=hello.parks,
         )
         region = self._region(hello.key, hello.policy)
-        self.conclusions.strangers.talks(client.engine_id)
+        self.conclusions.other_versions.talks(client.engine_id)
         self.sessions.clients[client.conn] = client
         if client.process is not None:
             context.out.append(e.WatchDeath(client.process))

@@ -2,8 +2,9 @@
 is handed back to it.
 
 Pure. Memory outlives the server, because processes keep its descriptors. The file tells which memory that is; those who
-have it hand it back, in as many messages as it takes. The first hand-back wins: others match, or are stale. Here is how
-long others are kept out, and when to ask whether any process still has that memory. The region does what follows.
+have it hand it back, in as many messages as it takes. The first whole hand-back makes the memory stand again; a later
+one has the same memory, or is stale. This file says how long writers are kept out, and when the kernel is asked whether
+a process still has the memory. The region does what follows.
 
 What this file may not do: know who is connected, or what a region does with its memory.
 """
@@ -39,22 +40,22 @@ class Recovery:
     def __init__(self, context: Context, window_until: float) -> None:
         self._context = context
         self._window_until = window_until
-        """Until then others than those who are here may be on their way back."""
+        """Until then a client that isn't connected yet may come back with the memory."""
         self._awake_at = math.inf
         """When this server last did anything."""
         self._check_at = math.inf
         self._has_left = False
-        """A process: it may have been the last one that had that memory."""
+        """A client, since the kernel was asked."""
         self._checking = False
         self._gone_at = math.inf
         """When it is to be written into the file that no process has it."""
 
     # -- the window ------------------------------------------------------------------------------------------------
 
-    def awaits(self, window_s: float, *, asks: bool) -> None:
-        """There was memory. `asks`: whether any process has it still is asked at once."""
+    def begin_window(self, window_s: float, *, asks_at_once: bool) -> None:
+        """There was memory. `asks_at_once`: whether a process has it still; else that is asked when a client leaves."""
         self._window_until = self._context.now + window_s
-        self._check_at = self._context.now if asks else math.inf
+        self._check_at = self._context.now if asks_at_once else math.inf
 
     @property
     def window_is_over(self) -> bool:
@@ -81,11 +82,11 @@ class Recovery:
         wants = self._has_left or (is_new and not plan.wait_until(self._check_at))
         return Step.CHECK_MEMORY if wants and not self._checking else Step.NOTHING
 
-    def has_left(self) -> None:
-        """A process."""
+    def note_departure(self) -> None:
+        """A client left: it may have been the last that had the memory."""
         self._has_left = True
 
-    def asks(self) -> None:
+    def note_asked(self) -> None:
         self._checking, self._has_left, self._check_at = True, False, self._context.now + CHECK_EVERY_S
 
     def checked(self, answer: MemoryChecked) -> None:
@@ -93,16 +94,16 @@ class Recovery:
         if answer.held is False:
             self._gone_at = self._context.now
 
-    def gives_up(self) -> None:
-        """It is being written."""
+    def note_giving_up(self) -> None:
+        """That no process has the memory is being written."""
         self._gone_at = math.inf
 
     def could_not_give_up(self) -> None:
         """The file can't be written."""
         self._gone_at = self._context.now + RETRY_S
 
-    def gave_up(self) -> None:
-        """So the file says: it is given up, and no process is on the way."""
+    def end_window(self) -> None:
+        """The file says that the memory is given up: no process is on its way back with it."""
         self._window_until = -math.inf
 
     def end(self) -> None:
@@ -110,7 +111,7 @@ class Recovery:
         self._gone_at, self._has_left = math.inf, False
 
 
-class Verdict(Enum):
+class HandBackVerdict(Enum):
     """On what a process hands back."""
 
     MORE = "the rest is still to come"
@@ -122,7 +123,7 @@ class Verdict(Enum):
 
 
 class HandedBack(NamedTuple):
-    verdict: Verdict
+    verdict: HandBackVerdict
     why: str = ""
     document: bytes = b""
     """`STANDS_AGAIN`: this, and these, are all that the process has handed back."""
@@ -186,36 +187,37 @@ class HandBacks:
         coming, refused = self._begin_or_go_on(conn, message, came, awaited, idle=idle)
         if coming is None or refused is not None:
             self._context.forget(came)
-            return refused or HandedBack(Verdict.MISTAKE)
+            return refused or HandedBack(HandBackVerdict.MISTAKE)
         self._look_through(coming, message, came, awaited)
         coming.count += len(came)
         if came and coming.count < len(message.sizes):
-            return HandedBack(Verdict.MORE)
+            return HandedBack(HandBackVerdict.MORE)
         del self._coming[conn]
         if awaited is not None and _is_about(message, awaited) and not coming.why_not:
             one_each = len(message.sums) == len(coming.slabs) or awaited.parked  # that is one piece, of all slabs
             sums = tuple(message.sums) if one_each else ()
-            return HandedBack(Verdict.STANDS_AGAIN, "", coming.document, tuple(coming.slabs), sums)
+            return HandedBack(HandBackVerdict.STANDS_AGAIN, "", coming.document, tuple(coming.slabs), sums)
         if there[0] and (message.generation, message.hash) == there and not coming.why_not:
-            return HandedBack(Verdict.HAS_IT)
+            return HandedBack(HandBackVerdict.HAS_IT)
         now = f"there is {there[0]} now" if there[0] else "there is none now"
-        return HandedBack(Verdict.STALE, coming.why_not or f"memory {message.generation} is gone; {now}")
+        return HandedBack(HandBackVerdict.STALE, coming.why_not or f"memory {message.generation} is gone; {now}")
 
     def _begin_or_go_on(
         self, conn: int, message: m.HandBack, came: Sequence[Slab], awaited: Recorded | None, *, idle: bool
     ) -> tuple[_Coming | None, HandedBack | None]:
         if message.first == 0:
             if not idle or conn in self._coming:
-                return None, HandedBack(Verdict.MISTAKE, "this process does something else, or hands back already")
+                why = "this process does something else, or hands back already"
+                return None, HandedBack(HandBackVerdict.MISTAKE, why)
             if not came and awaited is not None and _is_about(message, awaited):
-                return None, HandedBack(Verdict.MISTAKE, "the slabs are awaited, and none came with it")
+                return None, HandedBack(HandBackVerdict.MISTAKE, "the slabs are awaited, and none came with it")
             if came and len(self._coming) >= MOST_HAND_BACKS:
-                return None, HandedBack(Verdict.COME_AGAIN)
+                return None, HandedBack(HandBackVerdict.COME_AGAIN)
             self._coming[conn] = _Coming(message.layout)
         coming = self._coming.get(conn)
         if coming is None or message.first != coming.count or (message.first > 0 and not came):
             why = "the slabs are to be handed back one after the other, each once"
-            return None, HandedBack(Verdict.MISTAKE, why)
+            return None, HandedBack(HandBackVerdict.MISTAKE, why)
         return coming, None
 
     def _look_through(

@@ -27,7 +27,7 @@ from gms.rules.pools import Pool
 from gms.rules.record import Record
 from gms.rules.record import Region as Recorded
 from gms.rules.record import Slab as RecordedSlab
-from gms.rules.recovery import HandBacks, HandedBack, Recovery, Step, Verdict
+from gms.rules.recovery import HandBacks, HandBackVerdict, HandedBack, Recovery, Step
 from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
 from gms.rules.state_file import Owed, StateFile
 from gms.rules.weights import Generations, Slab, Weights
@@ -235,8 +235,8 @@ class Region(ABC):
         """What was awaited is here."""
 
     @abstractmethod
-    def returns(self, client: Client, message: m.HandBack) -> str:
-        """A process that has what is there goes on as it was; or the reason why it may not, in a sentence."""
+    def let_return(self, client: Client, message: m.HandBack) -> str:
+        """The client goes on as it was, and is told so. Returns why it may not; empty: it does."""
 
     @abstractmethod
     def ask_to_drop(self, client: Client, generation: int) -> bool:
@@ -309,7 +309,7 @@ class Region(ABC):
             why = f"the state file can't be read ({self.record_lost})"
             self.context.alarm(f"record {self.key}", f"what {self.key} had is lost to this server: {why}")
 
-    def record_is_true(self) -> None:
+    def forget_record_lost(self) -> None:
         """It has memory again; or a person wants none."""
         self.record_lost = ""
         self.context.calm(f"record {self.key}")
@@ -354,12 +354,12 @@ class Region(ABC):
                 plan.do(self._look_for_dropped, conn, dropping)
 
     def _check_memory(self) -> None:
-        self.recovery.asks()
+        self.recovery.note_asked()
         slabs = self.awaited.slabs if self.awaited is not None else ()
         self.device.ask_memory(self.recovery.checked, tuple([slab.identity for slab in slabs]))
 
     def _give_up_lost(self) -> None:
-        self.recovery.gives_up()
+        self.recovery.note_giving_up()
         self.write_given_up(GivenUp(self.there[0], "lost"))
 
     def _waited_in_vain(self, client: Client, request: Request) -> None:
@@ -376,23 +376,23 @@ class Region(ABC):
         client.says_what_it_has = False
         idle = self.doing(client) in IDLE
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
-        if back.verdict is Verdict.STANDS_AGAIN:
+        if back.verdict is HandBackVerdict.STANDS_AGAIN:
             self.recovery.end()
             self.stands_again(client, back)
             self.hand_backs.end()
-        return self._judged(client, message, back)
+        return self._answer_hand_back(client, message, back)
 
-    def _judged(self, client: Client, message: m.HandBack, back: HandedBack) -> m.Problem | None:
-        if back.verdict is Verdict.MISTAKE:
+    def _answer_hand_back(self, client: Client, message: m.HandBack, back: HandedBack) -> m.Problem | None:
+        if back.verdict is HandBackVerdict.MISTAKE:
             return m.Problem(why=f"HandBack: {back.why}")
         why = back.why
-        if back.verdict is Verdict.COME_AGAIN:
+        if back.verdict is HandBackVerdict.COME_AGAIN:
             self.device.throw_out(client.conn, None)
-        elif back.verdict in (Verdict.HAS_IT, Verdict.STANDS_AGAIN):
-            why = self.returns(client, message)
+        elif back.verdict in (HandBackVerdict.HAS_IT, HandBackVerdict.STANDS_AGAIN):
+            why = self.let_return(client, message)
             if not why:
                 return None
-        if back.verdict in (Verdict.MORE, Verdict.COME_AGAIN):
+        if back.verdict in (HandBackVerdict.MORE, HandBackVerdict.COME_AGAIN):
             return None
         self.note("stale", engine=client.engine_id, generation=message.generation, why=why)
         self.context.refuse(client.conn, why, "stale")
@@ -409,7 +409,7 @@ class Region(ABC):
         if why:
             self.context.refuse(conn, why, "owned")
         elif not generation:
-            self.record_is_true()
+            self.forget_record_lost()
             self.forget_token()
             self.context.send(conn, m.RegionDropped(key=self.key, bytes=0, seen=True))
         else:

@@ -17,7 +17,7 @@ from gms.rules.record import Region as Recorded
 from gms.rules.recovery import HandedBack
 from gms.rules.region import Device, GivenUp, Region, Requests, Slabs
 from gms.rules.sessions import Client, Doing, Request
-from gms.rules.weights import Cleared, Draft, Layout, Phase, Slab, Verdict, Weights
+from gms.rules.weights import Cleared, Draft, EntryVerdict, Layout, Phase, Slab, Weights
 from sidecar.machine.plan import Plan
 
 
@@ -79,7 +79,8 @@ class SharedRegion(Region):
 
     def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         self.weights.starts(recorded)
-        self.recovery.awaits(self.device.config.window_s, asks=not recorded.parked)  # of host memory it can't be told
+        asks = not recorded.parked  # of host memory it can't be told
+        self.recovery.begin_window(self.device.config.window_s, asks_at_once=asks)
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
 
     def plan(self, plan: Plan) -> None:
@@ -108,13 +109,13 @@ class SharedRegion(Region):
         # A process that came meanwhile, and has nothing to bring back, was told that there is none.
         self._tell(layout.generation, layout.hash, but=client)
 
-    def returns(self, client: Client, message: m.HandBack) -> str:
+    def let_return(self, client: Client, message: m.HandBack) -> str:
         if message.reading and self.weights.draft is not None:
             return f"it was away for too long: {self.writer} is writing"
         if message.reading and self.weights.parked:
             return f"layout {message.generation} is parked: no process can read it"
         if message.reading:
-            self._reads(client)
+            self._make_reader(client)
         else:
             self.device.holders.got(client.conn, message.generation)
             self.device.sessions.turns_to_something_else(client)
@@ -153,7 +154,7 @@ class SharedRegion(Region):
     def _tell_parked(self, client: Client) -> None:
         layout = self.weights.committed
         assert layout is not None
-        self._has_begun(client, layout)
+        self._begin_to_hold(client, layout)
         parked = m.Parked(
             generation=layout.generation,
             hash=layout.hash,
@@ -164,7 +165,7 @@ class SharedRegion(Region):
         )
         self.context.send(client.conn, parked, tuple(slab.handle for slab in layout.slabs))
 
-    def _verdict(self, request: Request) -> Verdict:
+    def _verdict(self, request: Request) -> EntryVerdict:
         assert isinstance(request.message, m.Open)
         is_new = not self.recovery.window_is_over
         return self.weights.verdict(request.message, self.device.sessions.named, is_new=is_new)
@@ -211,7 +212,7 @@ class SharedRegion(Region):
             self._abort(client)
         self.weights.stop_reading(client.conn)
         if self.weights.awaited is not None and not self.weights.parked:
-            self.recovery.has_left()
+            self.recovery.note_departure()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class SharedRegion(Region):
             why = f"the layout that was expected ({wanted.expect[:12]}) is gone; there is {hash[:12]} now"
             self.refuse(client, why, "stale")
             return
-        layout, send, batch = self._reads(client), self.context.send, self.device.config.batch
+        layout, send, batch = self._make_reader(client), self.context.send, self.device.config.batch
         if wanted.have == layout.generation:
             send(client.conn, m.Opened(mode="ro", generation=layout.generation, hash=layout.hash))
             return
@@ -240,14 +241,14 @@ class SharedRegion(Region):
             handles = tuple(slab.handle for slab in layout.slabs[first : first + batch])
             send(client.conn, m.Slabs(generation=layout.generation, first=first), handles)
 
-    def _reads(self, client: Client) -> Layout:
+    def _make_reader(self, client: Client) -> Layout:
         layout = self.weights.read(client.conn)
         client.request = None
-        self._has_begun(client, layout)
+        self._begin_to_hold(client, layout)
         return layout
 
-    def _has_begun(self, client: Client, layout: Layout) -> None:
-        """To read, its own commit made it a reader, say; or to keep what is parked."""
+    def _begin_to_hold(self, client: Client, layout: Layout) -> None:
+        """From now on this client has descriptors of the layout: to read it or, if it is parked, to keep it."""
         self.device.sessions.turns_to_something_else(client)
         self.device.holders.got(client.conn, layout.generation)
         if not layout.parked:
@@ -261,8 +262,8 @@ class SharedRegion(Region):
             why = f"the contents of {self.key} are no longer what was committed, says {client}: gmsctl verify says more"
             self.context.alarm(f"contents {self.key}", why)
 
-    def record_is_true(self) -> None:
-        super().record_is_true()
+    def forget_record_lost(self) -> None:
+        super().forget_record_lost()
         self.context.calm(f"contents {self.key}")
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -386,11 +387,11 @@ class SharedRegion(Region):
             return m.Problem(why=f"Commit: {mistake}")
         if self.device.why_closed:
             self.context.refuse(client.conn, self.device.why_closed, "not_now")
-        elif (layout := self._layout(draft, message.layout)) is not None:
+        elif (layout := self._check_or_refuse(draft, message.layout)) is not None:
             self.write(self.weights.record_of(layout), Acknowledge(layout))
         return None
 
-    def _layout(self, draft: Draft, document: bytes) -> Layout | None:
+    def _check_or_refuse(self, draft: Draft, document: bytes) -> Layout | None:
         """What is to be committed. None: it is refused, and its writer goes on."""
         hash, old = lay.structure_hash(document), self.weights.committed if draft.moves else None
         try:
@@ -416,20 +417,20 @@ class SharedRegion(Region):
             return
         what = "parked" if draft.parks else "unparked" if draft.moves else "committed"
         old = self.weights.commit(layout)
-        self.record_is_true()
+        self.forget_record_lost()
         self.note(what, engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size)
-        self._has_begun(writer, layout)
+        self._begin_to_hold(writer, layout)
         self.context.send(writer.conn, m.Committed(generation=layout.generation, hash=layout.hash))
         self._tell(layout.generation, layout.hash, but=writer)
         if old is not None:
             self.context.forget(old.slabs)
             if layout.parked:
-                self._has_parked(writer, old)
+                self._tell_sleepers_parked(writer, old)
             self.note("replaced", generation=old.generation, by=layout.generation)
             for conn in self.device.holders.ask(old.generation):
                 self.device.throw_out(conn, None)
 
-    def _has_parked(self, writer: Client, old: Cleared) -> None:
+    def _tell_sleepers_parked(self, writer: Client, old: Cleared) -> None:
         """Processes that have the slabs keep it from now on in place of them; the writer hears when those are gone."""
         for client in self.clients:
             if client.parks and client is not writer and self.device.holders.has(client.conn, old.generation):
@@ -459,7 +460,7 @@ class SharedRegion(Region):
             return False
         why = "a person dropped it" if owed.by else "no process has its memory any more"
         self._cleared(self.weights.give_up(), why)
-        self.recovery.gave_up()
+        self.recovery.end_window()
         return True
 
     # -- the disk --------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class SharedClient(ClientMachine):
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
         elif isinstance(message, m.Parked):
-            self._is_parked(message)
+            self._on_parked(message)
         elif isinstance(message, m.RegionDropped):
             self._end_freeing(message)
         elif isinstance(message, m.Withdrawn):
@@ -255,7 +255,7 @@ class SharedClient(ClientMachine):
         elif generation != self._condemned:
             self._let_go(generation)
 
-    def _is_parked(self, message: m.Parked) -> None:
+    def _on_parked(self, message: m.Parked) -> None:
         """To be kept in place of the layout that this process has kept; or because it wants to read."""
         if self.doing is Doing.READING or (self.kept is None and self._awaiting is not Awaiting.OPEN):
             return

@@ -19,7 +19,7 @@ def spoken() -> Spoken:
     return Spoken(m.OLDEST, m.PROTOCOL)
 
 
-class Strangers:
+class OtherVersions:
     """Engines with which no version is shared."""
 
     def __init__(self, context: Context) -> None:

@@ -134,7 +134,9 @@ class Cleared(NamedTuple):
     was_awaited: bool = False
 
 
-class Verdict(NamedTuple):
+class EntryVerdict(NamedTuple):
+    """Whether a process may come in, and how."""
+
     mode: Literal["rw", "ro"]
     why_not: str
     why_never: str = ""
@@ -209,7 +211,7 @@ class Weights:
         there_is_one = self.committed is not None or (self.phase is Phase.RECOVERING and is_new)
         return request.mode == "ro" or (request.mode == "rw_or_ro" and there_is_one)
 
-    def verdict(self, request: Open, named: Callable[[Iterable[int]], str], *, is_new: bool) -> Verdict:
+    def verdict(self, request: Open, named: Callable[[Iterable[int]], str], *, is_new: bool) -> EntryVerdict:
         """`named`: processes in words, by their connections."""
         reads = self.wants_to_read(request, is_new=is_new)
         if self.draft is not None:
@@ -218,7 +220,7 @@ class Weights:
             why_not = self._why_no_reader()
         else:  # no reader is on its way back to what is parked
             why_not = self._why_no_writer(named, is_new=is_new and not request.unparks)
-        return Verdict("ro" if reads else "rw", why_not, self._why_not_moved(request))
+        return EntryVerdict("ro" if reads else "rw", why_not, self._why_not_moved(request))
 
     def _why_no_reader(self) -> str:
         if self.awaited is not None:

@@ -57,7 +57,7 @@ class DeviceNames:
         if owner is None:
             return None
         if owner.uid not in (os.getuid(), -1):
-            self._log.warning("device_name_is_a_strangers", device=device, owner=str(owner))
+            self._log.warning("device_name_is_another_users", device=device, owner=str(owner))
             return None
         run_dir = _ask(name)
         return run_dir if run_dir == str(self._run_dir) else _in_words(owner, run_dir)

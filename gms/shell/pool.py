@@ -133,7 +133,7 @@ class Pool(ClientShell):
         """While this process owns it."""
         return self._mapping
 
-    def connected(self, timeout_s: float) -> bool:
+    def await_server(self, timeout_s: float) -> bool:
         """Waits until a server has said what there is, or why it won't have this process."""
         return self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s)
 

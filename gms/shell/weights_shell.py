@@ -103,7 +103,7 @@ class WeightsShell(ClientShell):
             self.store.memory = open_memory(self.device)
         return self.store.memory
 
-    def connected(self, timeout_s: float | None = None) -> None:
+    def await_server(self, timeout_s: float | None = None) -> None:
         """Waits for the server. Nothing else needs this: what is asked while it is away waits, too. Raises Refused when
         the server won't have this process.
         """

@@ -68,7 +68,7 @@ class Gpu:
         self.house.environment.update(emulated_driver.environment(directory, capacity=CAPACITY))
         self.house.start_gms(Kind("none", "", (), "", ("--devices", DEVICE, "--share-devices")))
         with GmsClient(self.house.run_dir, DEVICE, "observer") as client:
-            client.connected(DEADLINE_S)
+            client.await_server(DEADLINE_S)
         self._observer = Remote(ON_IT, self.house.environment)
         self._ranks: list[Rank] = []
 

@@ -26,7 +26,7 @@ class Engine:
 
     def sees(self) -> list[Any]:
         """Generation, and owner."""
-        assert self.pool.connected(20)
+        assert self.pool.await_server(20)
         there = self.pool.there
         return [there.generation, there.owner] if there is not None else [0, ""]
 

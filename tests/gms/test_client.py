@@ -158,7 +158,7 @@ def test_without_a_server_it_ends_in_time_and_says_where_it_looked(house: House)
     with pytest.raises(NotInTime, match=r"host:0\.sock"):
         client.read(0.05)
     with pytest.raises(NotInTime, match="no GMS answered"):
-        client.connected(0.05)
+        client.await_server(0.05)
 
 
 def test_a_client_may_be_there_before_its_server(house: House) -> None:

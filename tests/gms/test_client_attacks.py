@@ -43,7 +43,7 @@ def filled(writer: Any, *fills: int) -> Any:
 
 def test_a_read_that_was_interrupted_can_be_asked_again(house: House) -> None:
     client = house.client("reader")
-    client.connected(10)
+    client.await_server(10)
     with alarm_raises():
         for _ in range(5):
             signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
@@ -110,7 +110,7 @@ def test_a_storm_of_exceptions_leaves_nobody_deaf(house: House, seed: int) -> No
         filled(writer, 5).close()
     before = len(open_descriptors())
     client = house.client("stormy")
-    client.connected(10)
+    client.await_server(10)
     raised = 0
     with alarm_raises():
         for _ in range(300):
@@ -138,7 +138,7 @@ def test_a_storm_of_exceptions_leaves_nobody_deaf(house: House, seed: int) -> No
 
 def test_a_handler_that_asks_itself_is_answered_and_the_call_that_it_interrupted_ends(house: House) -> None:
     client = house.client("reader")
-    client.connected(10)
+    client.await_server(10)
     said: list[str] = []
 
     def ask(_: int, frame: FrameType | None) -> None:
@@ -172,7 +172,7 @@ def test_a_callback_that_raises_ends_nothing(house: House, capfd: pytest.Capture
         raise error
 
     client = house.client("reader", on_change=callback, on_lost=callback, on_problem=callback)
-    client.connected(10)
+    client.await_server(10)
     with house.client("writer").write(10) as writer:
         filled(writer, 5)
     until(lambda: len(called) >= 1, "it was called")
@@ -196,7 +196,7 @@ def test_a_callback_that_asks_its_own_client_is_told_that_it_cant(house: House) 
             said.append(str(error))
 
     client = house.client("reader", on_change=ask)
-    client.connected(10)
+    client.await_server(10)
     with house.client("writer").write(10) as writer:
         filled(writer, 5)
     until(lambda: said, "it was called")

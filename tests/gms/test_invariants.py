@@ -243,35 +243,35 @@ def test_long_lists_are_cut_and_say_so() -> None:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def step(strangers: versions.Strangers) -> None:
+def step(others: versions.OtherVersions) -> None:
     while True:
-        plan = Plan(strangers._context.now, strangers._context.alarms)
-        strangers.plan(plan)
+        plan = Plan(others._context.now, others._context.alarms)
+        others.plan(plan)
         if not plan.carry_out():
             return
 
 
-def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(context: Context) -> None:
-    strangers = versions.Strangers(context)
+def test_an_engine_of_another_version_is_named_between_its_starts_until_one_of_them_can_talk(context: Context) -> None:
+    others = versions.OtherVersions(context)
     for start in range(5):  # as far apart as kubelet starts a container that always fails
         context.begin(Time(300.0 * start, 0.0))
-        step(strangers)
+        step(others)
         assert start == 0 or f"b (pid {start})" in context.alarms["protocol"]
-        strangers.came(m.Hello(protocol=98, engine_id="b", pid=start + 1))
-        step(strangers)
+        others.came(m.Hello(protocol=98, engine_id="b", pid=start + 1))
+        step(others)
         assert context.alarms["protocol"].count("b (pid ") == 1, "each start of an engine takes the last one's place"
-    strangers.talks("b")
-    step(strangers)
+    others.talks("b")
+    step(others)
     assert "protocol" not in context.alarms
 
 
-def test_strangers_are_named_for_a_while_and_not_without_end(context: Context) -> None:
-    strangers = versions.Strangers(context)
+def test_engines_of_other_versions_are_named_for_a_while_and_not_without_end(context: Context) -> None:
+    others = versions.OtherVersions(context)
     for number in range(100):
-        strangers.came(m.Hello(protocol=98, engine_id=f"e{number}", pid=number))
-    step(strangers)
+        others.came(m.Hello(protocol=98, engine_id=f"e{number}", pid=number))
+    step(others)
     alarm = context.alarms["protocol"]
     assert "e99" in alarm and "e1 " not in alarm and len(alarm) <= 2000
     context.begin(Time(versions.REMEMBERED_S, 0.0))
-    step(strangers)
+    step(others)
     assert not context.alarms

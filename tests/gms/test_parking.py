@@ -56,7 +56,7 @@ def contents(reader: Reader) -> bytes:
 
 def parker(house: House) -> GmsClient:
     client = house.client("parker", unparks=False)
-    client.connected(10)
+    client.await_server(10)
     return client
 
 

@@ -67,7 +67,7 @@ def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_
 
 def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     client = house.client("reader", on_problem=lambda why: None)
-    client.connected(10)
+    client.await_server(10)
     monkeypatch.setattr(m, "OLDEST", 98)
     house.kill()
     house.start()

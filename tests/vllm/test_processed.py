@@ -25,7 +25,7 @@ def test_whoever_adopts_has_the_publishers_tensors_shared_and_scales_of_its_own(
     house.start_gms(GMS)
     monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
     with GmsClient(house.run_dir, "host:0", "observer") as client:
-        client.connected(60)
+        client.await_server(60)
     done = subprocess.run(
         [sys.executable, "-m", "tests.vllm.processed", str(model), str(house.run_dir), mode],
         cwd=ROOT,

@@ -30,7 +30,7 @@ def gms(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
     house.start_gms(GMS)
     with GmsClient(house.run_dir, "host:0", "observer") as client:
-        client.connected(60)
+        client.await_server(60)
     yield house
 
 
