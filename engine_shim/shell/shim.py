@@ -277,7 +277,7 @@ class Shim(Shell):
             close_all(descriptors)
             self.connections.complain(conn, f"one Hello, of protocol {m.PROTOCOL}, is expected here")
             return
-        named = self.introduced(conn, sock, descriptors, hello.pid)
+        named = self.identify_caller(conn, sock, descriptors, hello.pid)
         if named is None:
             return
         if named.process is None:

@@ -124,7 +124,7 @@ class Admission:
 
 
 class Host(Protocol):
-    def introduced(self, event: Received, verdict: Admitted | TurnedAway) -> None:
+    def introduced(self, event: Received, outcome: Admitted | TurnedAway) -> None:
         """A process that was admitted is to be welcomed; one that was turned away is told so next."""
 
     def watch_unheard(self, hello: Any) -> None:
@@ -187,14 +187,14 @@ class Reception:
         else:
             self.callers.enter(Caller(event.conn))
 
-    def _enter(self, event: Received, verdict: Admitted | TurnedAway, *, main: bool) -> None:
-        if isinstance(verdict, Admitted):
-            if verdict.replaced is not None:
-                self.callers.end(verdict.replaced)
-            self.callers.enter(Caller(event.conn, verdict.who, main))
-        self.host.introduced(event, verdict)
-        if isinstance(verdict, TurnedAway):
-            self._turn_away(event, verdict)
+    def _enter(self, event: Received, outcome: Admitted | TurnedAway, *, main: bool) -> None:
+        if isinstance(outcome, Admitted):
+            if outcome.replaced is not None:
+                self.callers.end(outcome.replaced)
+            self.callers.enter(Caller(event.conn, outcome.who, main))
+        self.host.introduced(event, outcome)
+        if isinstance(outcome, TurnedAway):
+            self._turn_away(event, outcome)
 
     def vouch(self, event: Received, message: m.Vouch, who: Incarnation) -> None:
         if why := self.evidence.joining.why_not_vouch(who, event.peers):
@@ -232,12 +232,12 @@ class Reception:
         oldest, newest = self.spoken
         self._part(event, m.Incompatible(oldest=oldest, newest=newest, why=why), forget=not kept)
 
-    def _turn_away(self, event: Received, verdict: TurnedAway) -> None:
-        if not verdict.for_good:
-            self._part(event, m.Busy(why=verdict.why))
+    def _turn_away(self, event: Received, outcome: TurnedAway) -> None:
+        if not outcome.for_good:
+            self._part(event, m.Busy(why=outcome.why))
             return
-        self.context.note("refused", engine=event.message.engine_id, why=verdict.why)
-        self._part(event, m.Refused(why=verdict.why))
+        self.context.note("refused", engine=event.message.engine_id, why=outcome.why)
+        self._part(event, m.Refused(why=outcome.why))
 
     def _part(self, event: Received, last_word: Any, *, forget: bool = True) -> None:
         if forget:

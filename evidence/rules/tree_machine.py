@@ -111,9 +111,9 @@ class TreeMachine(Host):
         else:
             self.requests[type(message)](self, event, message, caller.incarnation)
 
-    def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
-        if isinstance(verdict, Admitted):
-            self.welcome(event, verdict)
+    def introduced(self, event: e.Received, outcome: Admitted | TurnedAway) -> None:
+        if isinstance(outcome, Admitted):
+            self.welcome(event, outcome)
 
     def closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)

@@ -121,7 +121,7 @@ class EvidenceShell(Shell):
     def _on_introduction(
         self, conn: int, sock: socket.socket, message: m.Introduction, descriptors: tuple[int, ...]
     ) -> None:
-        named = self.introduced(conn, sock, descriptors, message.pid)
+        named = self.identify_caller(conn, sock, descriptors, message.pid)
         if named is None:
             return
         name = incarnation_name(message.engine_id, message.incarnation)
@@ -272,7 +272,10 @@ class EvidenceShell(Shell):
         for fd in descriptors:
             try:
                 self._look_at_old_life(name, LifeProbe.again(fd))
-            except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
+            except (
+                NoLifeFile,
+                BlockingIOError,
+            ) as error:  # with the kernel's lease on it (F_SETLEASE), which no engine takes
                 self._say_once(self.log.alarm, "life_file_unreadable", error, name=name)
             except OSError as error:
                 self._give_up_looking(name, error)

@@ -117,8 +117,8 @@ class Models(Event, frozen=True):
     """Prompt and answer together."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """A switchover that is under way."""
+class Switchover(msgspec.Struct, frozen=True):
+    """One that is under way."""
 
     old_token: int
     drain_timeout_s: float
@@ -140,7 +140,7 @@ class LockSeen(Event, frozen=True):
     """It goes on with the whole KV cache of the engine before it, which had room for so many tokens."""
     kept_block: int = 0
     """How many make up a block. A context's last one, which isn't full, has to be computed again."""
-    plan: Plan | None = None
+    switchover: Switchover | None = None
     ready: tuple[str, ...] = ()
     """Engines that could take over."""
     others: bool = True

@@ -163,8 +163,8 @@ class Grants:
             self.current = Grant(seen.token, seen.engine_id)
             self.current.planned = left  # until it serves: both engines may have been told to end
         grant = self.current
-        if seen.plan is not None and seen.plan.old_token == grant.token:
-            return self._drain(grant, seen.plan, now)
+        if seen.switchover is not None and seen.switchover.old_token == grant.token:
+            return self._drain(grant, seen.switchover, now)
         grant.sever_at = math.inf
         if seen.state == "FENCING" or not seen.url:
             grant.planned = grant.planned or (grant.phase is Phase.OPEN and seen.state != "FENCING")
@@ -179,16 +179,16 @@ class Grants:
         grant.move(Phase.OPEN)
         return notes
 
-    def _drain(self, grant: Grant, plan: e.Plan, now: float) -> list[e.Effect]:
-        """A switchover wants it to end: within the plan's time, or our own if that is less."""
+    def _drain(self, grant: Grant, switchover: e.Switchover, now: float) -> list[e.Effect]:
+        """A switchover wants it to end: within its time, or our own if that is less."""
         notes: list[e.Effect] = []
         if grant.phase is not Phase.DRAINING:
             own = self._drain_timeout_s
-            bound = plan.drain_timeout_s if own is None else min(own, plan.drain_timeout_s)
+            bound = switchover.drain_timeout_s if own is None else min(own, switchover.drain_timeout_s)
             grant.sever_at = now + bound
             grant.move(Phase.DRAINING)
             notes = [_note("draining", token=grant.token, in_flight=len(grant.leases), bound_s=bound)]
-        if plan.exiting:
+        if switchover.exiting:
             grant.sever_at = now
         grant.planned = True
         return notes

@@ -85,7 +85,7 @@ class Handoffs:
             self._served = status
 
     def _begin(self, last: Status, status: Status, now: float, wall: float) -> None:
-        self.now = Handoff(last, now, wall, last.plan is not None or status.plan is not None)
+        self.now = Handoff(last, now, wall, last.switchover is not None or status.switchover is not None)
         if self.past:
             self.past[-1].felt()
             self.past[-1].gaps.clear()

@@ -43,14 +43,14 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
         kept_tokens=kept.tokens if kept is not None else 0,
         kept_block=kept.block if kept is not None else 0,
         resting=status.resting,
-        plan=_plan(status),
+        switchover=_switchover(status),
         ready=tuple(waiter.engine_id for waiter in status.waiters if waiter.ready),
         others=bool(status.waiters) or any(it.holder is not None or it.waiters for it in status.permits.values()),
     )
 
 
-def _plan(status: Status) -> e.Plan | None:
+def _switchover(status: Status) -> e.Switchover | None:
     plan = status.plan
     if plan is None:
         return None
-    return e.Plan(plan.old_token, plan.drain_timeout_s, plan.step in ("exiting", "giving back"))
+    return e.Switchover(plan.old_token, plan.drain_timeout_s, plan.step in ("exiting", "giving back"))

@@ -162,7 +162,7 @@ class Server(Shell):
 
     def _look_at_files(self) -> None:
         """A file that a cleaner has deleted is written again."""
-        if self.file.deleted() and not self.server_socket.replaced():
+        if self.file.notice_deleted() and not self.server_socket.replaced():
             self.feed(e.FileGone())
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class Server(Shell):
             self.feed(e.Received(conn, message))
 
     def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
-        named = self.introduced(conn, sock, descriptors, message.pid)
+        named = self.identify_caller(conn, sock, descriptors, message.pid)
         if named is None:
             return
         if named.process is not None:

@@ -140,21 +140,21 @@ class Machine(TreeMachine):
 
     # -- who comes in (rules 2, 7, 8 and 10) -----------------------------------------------------------------------
 
-    def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
+    def introduced(self, event: e.Received, outcome: Admitted | TurnedAway) -> None:
         hello, main = event.message, isinstance(event.message, m.Register)
         token = hello.claims.get(ACTIVE, 0) if main else 0
         self.succession.token_told(token)
-        if isinstance(verdict, TurnedAway):
+        if isinstance(outcome, TurnedAway):
             return
         if not main:
-            self._welcome(event.conn, verdict, {}, self.record_member(verdict.who))
+            self._welcome(event.conn, outcome, {}, self.record_member(outcome.who))
             return
         self.succession.token_granted(token)
-        held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
+        held = [lock for lock in self.succession.locks if lock.held_by(outcome.who)]
         if any(lock.recorded_by is None for lock in held):
             self.write()
         after = max((lock.recorded_by or 0 for lock in held), default=0)
-        self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
+        self._welcome(event.conn, outcome, {lock.name: lock.token for lock in held}, after)
 
     def watch_unheard(self, hello: m.Register | m.Join) -> None:
         self.succession.token_granted(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)

@@ -111,8 +111,8 @@ class DurableFile:
                 with contextlib.suppress(OSError):  # what has no room says so when it is needed
                     self._keep_room(directory, len(data))
 
-    def deleted(self) -> bool:
-        """It was in its place, and is gone. Said once."""
+    def notice_deleted(self) -> bool:
+        """True once, after the file was in its place and is gone."""
         deleted = self._in_place and not self.path.exists()
         self._in_place = self._in_place and not deleted
         return deleted

@@ -108,7 +108,9 @@ class Shell(Turns):
         if self.server_socket.replaced():
             self.feed(self.replaced_event())
 
-    def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
+    def identify_caller(
+        self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int
+    ) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
         identified. Takes care of the descriptors.
         """

@@ -131,11 +131,11 @@ class Machine:
             self._end(self.evidence.incarnations.carry_out(plan))
         self.context.wake(plan.again)
         for name, who in list(self.bound.items()):
-            if (verdict := gone(who, found=False, over=False, memory_is_free=False)).enough:
+            if (outcome := gone(who, found=False, over=False, memory_is_free=False)).enough:
                 del self.bound[name]
                 self.evidence.incarnations.bind(self.bound)
                 self._end(self.evidence.incarnations.remove(who, was_bound=True))
-                self.context.note("gone", tree=name, by=verdict.by, every_process=verdict.every_process)
+                self.context.note("gone", tree=name, by=outcome.by, every_process=outcome.every_process)
         self.reception.hand_out(0)
 
     def _end(self, conns: list[int]) -> None:
@@ -158,10 +158,10 @@ class Machine:
     def keep(self, who: Incarnation, hello: Register, why: str) -> None:
         self.comes_in(who, hello)
 
-    def introduced(self, event: e.Received, verdict: Admitted | TurnedAway) -> None:
-        if isinstance(verdict, Admitted):
+    def introduced(self, event: e.Received, outcome: Admitted | TurnedAway) -> None:
+        if isinstance(outcome, Admitted):
             self.reception.hand_out(0)
-            self.send(event.conn, Welcome(server=self.name, number=verdict.number, secret=verdict.who.secret))
+            self.send(event.conn, Welcome(server=self.name, number=outcome.number, secret=outcome.who.secret))
 
     def watch_unheard(self, hello: Any) -> None: ...
 

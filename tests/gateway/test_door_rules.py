@@ -33,7 +33,7 @@ def step(it: World, client: SimClient, pieces: int = 1) -> None:
 
 
 def switchover(it: World, drain_timeout_s: float) -> None:
-    it.lock("HELD", plan=e.Plan(it.newest, drain_timeout_s))
+    it.lock("HELD", switchover=e.Switchover(it.newest, drain_timeout_s))
 
 
 def answered(*clients: SimClient) -> bool:
@@ -214,7 +214,7 @@ def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     it = world()
     client = it.arrive(COMPLETION, BODY)
     step(it, client, 2)
-    it.lock("HELD", plan=e.Plan(it.newest, 60.0, exiting=True))
+    it.lock("HELD", switchover=e.Switchover(it.newest, 60.0, exiting=True))
     assert leases(it) == 0
     it.grant()
     it.run()

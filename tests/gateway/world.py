@@ -95,7 +95,7 @@ class World:
         self.clients: dict[int, SimClient] = {}
         self.notes: list[Note] = []
         self.asked: list[e.Ask] = []
-        self.plan: e.Plan | None = None
+        self.switchover: e.Switchover | None = None
         self.serving: SimEngine | None = None
         self.ready: tuple[str, ...] = ()
         self.others = True
@@ -140,9 +140,11 @@ class World:
         """Its engine has given the lock back, and is asleep."""
         self.lock("FREE", resting=True)
 
-    def lock(self, state: str, *, serves: bool = True, plan: e.Plan | None = None, resting: bool = False) -> None:
+    def lock(
+        self, state: str, *, serves: bool = True, switchover: e.Switchover | None = None, resting: bool = False
+    ) -> None:
         """What the lock says now."""
-        self.plan = plan
+        self.switchover = switchover
         holder = self.serving if state != "FREE" else None
         url = f"unix:{holder.token}" if holder is not None and serves else ""
         self.feed(
@@ -154,7 +156,7 @@ class World:
                 url=url,
                 kept_tokens=self.kept[0],
                 kept_block=self.kept[1],
-                plan=plan,
+                switchover=switchover,
                 ready=self.ready,
                 others=self.others,
                 resting=resting,
