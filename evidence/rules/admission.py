@@ -38,6 +38,8 @@ class Admitted:
 class TurnedAway:
     why: str
     for_good: bool = True
+    watched: Incarnation | None = None
+    """It may not join this one, which is being fenced; but the end of this process is awaited, too, from now on."""
 
 
 class Claims(Protocol):
@@ -96,7 +98,11 @@ class Admission:
         """Another process."""
         if why := self._why_not_join(event, hello):
             name = incarnation_name(hello.engine_id, hello.incarnation)
-            return TurnedAway(why, for_good=not self.joining.passes(why, name))
+            passes = self.joining.passes(why, name)
+            watched = None
+            if self.joining.is_evidence(hello, event.peers[0], life_held=event.life_held):
+                watched, _ = self.joining.join(hello, event.peers[0], None)
+            return TurnedAway(why, for_good=not passes, watched=watched)
         who, member = self.joining.join(hello, event.peers[0], event.conn)
         return Admitted(who, member.number, self.spoken.agreed(hello))
 
@@ -233,11 +239,12 @@ class Reception:
         self._part(event, m.Incompatible(oldest=oldest, newest=newest, why=why), forget=not kept)
 
     def _turn_away(self, event: Received, outcome: TurnedAway) -> None:
-        if not outcome.for_good:
-            self._part(event, m.Busy(why=outcome.why))
-            return
-        self.context.note("refused", engine=event.message.engine_id, why=outcome.why)
-        self._part(event, m.Refused(why=outcome.why))
+        if outcome.watched is not None:
+            self.host.record_member(outcome.watched)
+        last_word = m.Refused(why=outcome.why) if outcome.for_good else m.Busy(why=outcome.why)
+        if outcome.for_good:
+            self.context.note("refused", engine=event.message.engine_id, why=outcome.why)
+        self._part(event, last_word, forget=outcome.watched is None)
 
     def _part(self, event: Received, last_word: Any, *, forget: bool = True) -> None:
         if forget:

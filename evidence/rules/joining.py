@@ -46,6 +46,14 @@ class Joining:
             return f"{name} has {MOST_MEMBERS} processes already"
         return ""
 
+    def is_evidence(self, hello: Join, peer: Peer, *, life_held: bool) -> bool:
+        """It may not join, for its incarnation is being fenced. It lives all the same, and says so by its pidfd."""
+        name = incarnation_name(hello.engine_id, hello.incarnation)
+        who = self.incarnations.known.get(name)
+        if who is None or peer.process is None or not life_held or not self.incarnations.is_fenced(who):
+            return False
+        return len(who.members) < MOST_MEMBERS or who.find(peer, hello.number) is not None
+
     def why_not_vouch(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:
         """A main process vouches for a child that can't join by itself."""
         full = len(who.members) >= MOST_MEMBERS

@@ -237,7 +237,10 @@ class Machine(TreeMachine):
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
         self.succession.token_told(message.mark)
+        before = _known_of_the_holder(self.active)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
+        if _known_of_the_holder(self.active) != before:
+            self.succession.must_write = True  # the file is older; the next server may not hear it of a waiter
         if self.active.holder is not None:
             self.succession.token_granted(self.active.token)  # it may have been heard of just now
         self.hand_out()  # a process that only its own main process knew of is one to keep a copy of
@@ -335,6 +338,10 @@ class Machine(TreeMachine):
             succession.bind()
             self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
+
+
+def _known_of_the_holder(active: Lock) -> tuple[str, int]:
+    return (active.holder.name, len(active.holder.members)) if active.holder is not None else ("", 0)
 
 
 Machine.handlers = {

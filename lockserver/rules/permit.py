@@ -33,11 +33,11 @@ class Permit:
         """Takes the first out of the queue, which isn't empty."""
         return self.waiters.pop(next(iter(self.waiters)))
 
-    def why_not(self, active: Lock, queue: Queue, state: str, now: float) -> str:
+    def why_not(self, active: Lock, queue: Queue, state: str, now: float, *, may_be_held: bool) -> str:
         """No engine initialises device memory between a holder's death and its successor's Active: it would size itself
         by memory that moves. Where no waiter can take over, another engine is what is needed most.
         """
-        if self.lock.phase is Phase.IN_DOUBT:
+        if may_be_held or self.lock.phase is Phase.IN_DOUBT:
             return "the server is new; the one that had the permit may come back"
         if active.phase is Phase.HELD and active.holder is not None:
             return "" if active.endpoint is not None else f"{active.holder.engine_id} is waking"

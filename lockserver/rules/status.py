@@ -130,8 +130,8 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
 
 def _permit(succession: Succession) -> m.PermitState:
     permit, lock = succession.permit, succession.permit.lock
-    why = permit.why_not(succession.active, succession.queue, succession.state.value, succession.context.now)
-    waiting = [why] if why and permit.waiters else []
+    why = succession.why_no_permit if permit.waiters else ""
+    waiting = [why] if why else []
     if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
         waiting += what_is_missing(lock.holder, new_server=lock.doubt is not None)
     holder = lock.holder.engine_id if lock.holder is not None and _told(lock) else None

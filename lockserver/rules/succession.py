@@ -79,6 +79,19 @@ class Succession:
         """Why the lock isn't granted though it is free: an engine may have it, and no file says so."""
         return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []
 
+    @property
+    def permit_may_be_held(self) -> bool:
+        """By the file it is free, and the file may be an older one. Two that initialise beside each other are a fault
+        and no danger: so after the window none is waited for.
+        """
+        now = self.context.now
+        return now < self.recovery.window_ends_at and bool(self.recovery.who_may_hold(now))
+
+    @property
+    def why_no_permit(self) -> str:
+        now, may_be_held = self.context.now, self.permit_may_be_held
+        return self.permit.why_not(self.active, self.queue, self.state.value, now, may_be_held=may_be_held)
+
     def nobody_holds(self, doubt: Doubt, now: float) -> Verdict:
         comes_no_more = now >= self._back_by(doubt) and self.exclusion.has(now)  # nor has another server the names
         memory_is_free = comes_no_more and self.queue.memory_proves(now)
@@ -235,7 +248,10 @@ class Succession:
         elif lock.phase is Phase.IN_DOUBT and lock.doubt is not None and not plan.wait_until(lock.doubt.until):
             plan.do(lock.settle)
         elif lock.phase is Phase.FREE and permit.waiters and may_grant:
-            if not permit.why_not(self.active, self.queue, self.state.value, plan.now):
+            if self.permit_may_be_held:
+                plan.wait_until(self.recovery.window_ends_at)
+                self._plan_who_may_hold(plan)
+            elif not self.why_no_permit:
                 plan.do(self._grant_permit)
             elif doubt is not None:
                 plan.wait_until(doubt.until)

@@ -111,7 +111,8 @@ def _one(name: str, seed: int) -> int:
         verdict = f"VIOLATION: {violation}"
     else:
         verdict = "all that must hold held"
-    print("\n".join(world.trace or ()))
+    finally:  # a program that breaks is a finding, too
+        print("\n".join(world.trace or ()))
     print(verdict)
     return 1 if verdict.startswith("VIOLATION") else 0
 

@@ -219,11 +219,11 @@ class Slot:
         if not tree.holds or client.stopped:
             return
         tree.sleeps = True
-        rank, mapping = tree.awake or (client.process, 0)
+        rank = tree.awake[0] if tree.awake else client.process
 
-        def unmap() -> None:
-            if mapping:
-                rank.unmap(mapping)
+        def unmap() -> None:  # twice where it is told to sleep while it goes to sleep unasked
+            if tree.awake is not None:
+                rank.unmap(tree.awake[1])
             tree.awake = None
             if client.process.alive:
                 client.process.after(self.world.others.random() * 0.02, give_back)

@@ -225,6 +225,11 @@ class TreeServer(ServerShell[Any, Any]):
         else:
             self.pending.append(context.Persisted(effect.seq))
 
+    def _at_rest(self) -> None:
+        super()._at_rest()
+        if not self.machine.disk.failing:
+            self.where.met |= self.met  # what it has learned of a holder is in its file by now
+
     def _do_note(self, effect: context.Note) -> None:
         self.where.noted(self, effect)
 
@@ -294,8 +299,7 @@ class TreeServer(ServerShell[Any, Any]):
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
         self.number += 1
         self.processes[self.number] = pidfd
-        for met in (self.met, self.where.met):
-            met.add(self.process_behind(self.number))
+        self.met.add(self.process_behind(self.number))
         inode, found = self.process.pidfd_inode(pidfd), max(self.process.pidfd_pid(pidfd), 0)
         identity = f"pidfs:{inode}" if inode is not None else ""
         return e.Peer(self.number, identity, pid or found, local_pid or found)

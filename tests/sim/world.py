@@ -99,18 +99,22 @@ class World(Schedule[SimServer]):
         self.slots = [Slot(self, number) for number in range(rng.choice((2, 2, 3)))]
         self.crash_rate = rng.choice((0.0, 0.0, 0.002, 0.02))
         self.last_token = self.greatest_token = 0
+        self.tokens: set[int] = set()
+        self.repeated: set[int] = set()
+        """Granted twice: the clock was set back, and the file was an older one."""
         self.alarms: set[str] = set()
         self.memory_alarm = False
         self.fenced_at = self.drained_at = -1.0
         self.gap = False
         """Between a holder's death and its successor's Active."""
         self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.clock_went_back = False
-        self.went_back = self.older_file = False
+        self.older_file = False
+        self.went_back = False
+        """The path leads to a directory again in which an older file is."""
         self.rests = False
         """A caller was told that the lock is at rest, and none has asked for a wake since."""
         self.met: set[Process] = set()
-        """Those of whom a server has had a pidfd since an older holder file was put back."""
-        """The path leads to a directory again in which an older file is."""
+        """Those of whom a server has had a pidfd since an older holder file was put back, and could write its file."""
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
@@ -220,6 +224,9 @@ class World(Schedule[SimServer]):
             tree.holds = True  # it was stopped, and finds the grant of a server that is gone
             return True
         self._nobody_else(tree)
+        if token in self.tokens:
+            self.repeated.add(token)
+        self.tokens.add(token)
         if token <= self.last_token and not (self.clock_went_back and (self.spoiled or self.life_lost)):
             self.fail(f"{tree.name} got token {token} after token {self.last_token}")
         if not self.reads_memory:
@@ -303,7 +310,8 @@ class World(Schedule[SimServer]):
 
     def lost(self, tree: Tree, why: str) -> None:
         excused = tree.was_stopped or tree.told_to_end or self.directory_lost or (tree.impostor and self.spoiled)
-        older_is_greater = tree.granted < self.greatest_token and self.clock_went_back and self.spoiled
+        older_is_greater = tree.granted < self.greatest_token or tree.granted in self.repeated
+        older_is_greater = older_is_greater and self.clock_went_back and self.spoiled
         crossed = why == GIVEN_UP and not (excused or self.cut_rate or self.server_was_stopped)
         if crossed:
             self.fail(f"{tree.name} is ended by a grant that crossed its giving up")
