@@ -1,6 +1,7 @@
 """Who may come in, and what a claim is worth (rules 2, 7, 8 and 10 of `machine.py`)."""
 
 import pytest
+from msgspec.structs import replace
 
 from evidence.rules import incarnations as inc
 from evidence.rules import joining
@@ -116,6 +117,25 @@ def test_nobody_joins_those_who_are_condemned() -> None:
     let_in(entrance.join())
     entrance.incarnations.lose(who, Stage.DOOMED)
     assert "is being fenced" in why(entrance.join()) and "is being fenced" in why(entrance.register())
+
+
+def test_a_process_of_a_fenced_engine_is_watched_though_it_may_not_join() -> None:
+    entrance = Entrance()
+    who = let_in(entrance.register()).who
+
+    def watched(process: e.Peer | None = None, *, life_held: bool = True) -> object:
+        turned_away = entrance.join(process=process, life_held=life_held)
+        assert isinstance(turned_away, TurnedAway)
+        return turned_away.watched
+
+    for stage in (Stage.LOST, Stage.DOOMED):
+        entrance.incarnations.lose(who, stage)
+        assert watched(peer(3), life_held=False) is None, "that it belongs is not shown"
+        assert watched(replace(peer(3), process=None)) is None, "its end could not be seen"
+        assert watched(peer(3)) is who and [member.pid for member in who.members.values()] == [1, 3]
+    while len(who.members) < inc.MOST_MEMBERS:
+        who.add("", 0, 0)
+    assert watched(peer(4)) is None and watched(peer(3)) is who
 
 
 def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:

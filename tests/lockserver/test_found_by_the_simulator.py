@@ -12,6 +12,7 @@ from lockserver.rules.lock import State
 from lockserver.rules.machine import Machine
 from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.record import Record, decode, encode
+from tests.lockserver.harness import Harness
 from tests.support.lock_server import lock_server
 
 BOOT = "boot-1"
@@ -118,6 +119,85 @@ def test_of_whom_no_process_is_known_a_free_life_lock_proves_nothing() -> None:
     assert "none of its processes is known" in str(told.machine.status.fencing)
     told.registers(2, {ACTIVE: 12})
     assert told.said(2) == ["Welcome"] and told.written[-1].holder is not None and told.written[-1].holder.members
+
+
+def test_what_a_waiter_tells_of_a_newer_holder_is_written_at_once() -> None:
+    """Seed 186668: nothing was, and the next server heard of that holder from no waiter."""
+    told = Told(free(token=10))
+    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
+    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
+    assert told.written[-1].active is not None and told.written[-1].active.token == 12
+    number = len(told.written)
+    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
+    assert len(told.written) == number, "and once"
+
+
+def test_so_is_a_process_of_the_holder_that_the_file_does_not_name() -> None:
+    harness = Harness().start()
+    holder, next_one = harness.holder(), harness.waiter()
+    older = harness.file
+    worker = holder.join()
+    harness.crash().file = older
+    harness.start()
+    next_one.register().hand_back(holder)
+    assert [member.pid for member in harness.members_on_disk] == [holder.main.pid, worker.pid]
+
+
+def test_a_worker_that_comes_while_its_engine_is_fenced_is_waited_for() -> None:
+    """Seed 301411: it was sent away, and its pidfd with it; the next engine was granted while it died."""
+    harness = Harness().start()
+    holder, next_one = harness.holder(), harness.waiter()
+    worker = holder.fork()  # it had joined a server before this one
+    harness.unkillable.add(worker)
+    harness.dies(holder.main)
+    harness.hangs_up(holder.main)
+    holder.join(worker)
+    assert [member.pid for member in harness.members_on_disk] == [holder.main.pid, worker.pid]
+    harness.pidfd_readable(holder.main)
+    holder.join(worker)  # it tries again
+    worker.locks.clear()  # a dying process has its memory a little longer than its life lock
+    harness.advance(60)
+    assert not next_one.holds and len(harness.members_on_disk) == 2
+    harness.kill(worker)
+    assert next_one.holds
+
+
+def test_a_new_server_looks_who_may_have_the_permit() -> None:
+    """Seed 210487: an older file was put back, and the permit was granted to two."""
+    harness = Harness().start()
+    holder = harness.holder()
+    holder.says(m.Serving(url="http://a"))
+    older, first = harness.file, harness.engine("b").register()
+    first.says(m.Acquire(lock=INIT))
+    assert first.heard(m.Granted)
+    harness.crash().file = older
+    harness.start()
+    holder.register().says(m.Serving(url="http://a"))
+    second = harness.engine("c").register()
+    second.says(m.Acquire(lock=INIT))
+    assert not second.heard(m.Granted) and "may come back" in str(harness.status)
+    first.register(claims={INIT: 0})
+    harness.advance(60)
+    assert not second.heard(m.Granted)
+    harness.kill_tree(first)
+    assert second.heard(m.Granted)
+
+
+def test_a_process_that_does_not_come_keeps_the_permit_from_no_engine_after_the_window() -> None:
+    harness = Harness().start()
+    holder = harness.holder()
+    holder.says(m.Serving(url="http://a"))
+    orphan = harness.engine("b").join()  # of a standby whose main process doesn't come
+    assert orphan.alive
+    harness.restart()
+    holder.register().says(m.Serving(url="http://a"))
+    harness.engines[-1].join(orphan)
+    second = harness.engine("c").register()
+    second.says(m.Acquire(lock=INIT))
+    harness.advance(harness.machine.config.window_s / 2)
+    assert not second.heard(m.Granted)
+    harness.advance(harness.machine.config.window_s)
+    assert second.heard(m.Granted)
 
 
 def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(tmp_path: Path) -> None:
