@@ -154,7 +154,7 @@ class Main:
         self.listen = listen
         self._step("standby")
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        while (last := self._awake(listen)) in ("sleep", "no room"):
+        while (last := self._live_one_grant(listen)) in ("sleep", "no room"):
             if last == "sleep":
                 self._sleep()
         self._is_leaving = True
@@ -163,7 +163,7 @@ class Main:
         if last != "leave":
             engine.stop()
 
-    def _awake(self, listen: Listen | None) -> str:
+    def _live_one_grant(self, listen: Listen | None) -> str:
         """From one grant to its end. Returns the order that ended it."""
         engine, lock, self.listen = self.engine, self.lock, listen
         self._needs = engine.needs() if self.room is None else {}  # else the ledger counts them

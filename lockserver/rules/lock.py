@@ -186,12 +186,12 @@ class Lock:
         if self.phase in (Phase.GRANTING, Phase.HELD) and self.recorded_by is None:
             self.recorded_by = number
 
-    def tell(self) -> None:
+    def hold(self) -> None:
         """The grant is on disk."""
         self._move(Phase.HELD, _G)
         self.waiter = None
 
-    def confirm(self, on_disk: int) -> int:
+    def token_on_disk(self, on_disk: int) -> int:
         """The holder is about to be told (again) that it holds. Returns its token; raises if the disk doesn't know."""
         if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:
             raise WrongTransition(f"{self.name}: told before it is on disk ({self.recorded_by} of {on_disk})")

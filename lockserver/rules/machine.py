@@ -269,7 +269,7 @@ class Machine(TreeMachine):
     # -- what is said ----------------------------------------------------------------------------------------------
 
     def _tell_granted(self, conn: int, lock: Lock) -> None:
-        token = lock.confirm(self.disk.done)
+        token = lock.token_on_disk(self.disk.done)
         granted = m.Granted(lock=lock.name, token=token, proven=lock.proven)
         self.context.out.append(e.Send(conn, granted, names=lock is self.active))
 
@@ -277,7 +277,7 @@ class Machine(TreeMachine):
         holds = message.holds if isinstance(message, m.Welcome) else {}
         for lock in self.succession.locks:
             if lock.name in holds:
-                lock.confirm(self.disk.done)
+                lock.token_on_disk(self.disk.done)
         self.context.out.append(e.Send(conn, message, names=ACTIVE in holds))
 
     # -- writing (rule 5) ------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Machine(TreeMachine):
                 self._granted(lock)
 
     def _granted(self, lock: Lock) -> None:
-        lock.tell()
+        lock.hold()
         self.context.changed = True
         holder = lock.holder
         if holder is not None and holder.conn is not None:

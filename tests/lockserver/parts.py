@@ -35,5 +35,5 @@ def held_by(who: Incarnation, token: int = 7) -> Lock:
     lock = Lock(ACTIVE)
     lock.grant(who, token, "then", None, verified=True)
     lock.recorded_by = 1
-    lock.tell()
+    lock.hold()
     return lock

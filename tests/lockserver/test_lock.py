@@ -27,7 +27,7 @@ def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
         lock.grant(a, 7, "then", Waiter(a, {}, 0.0), verified=True)
         lock.recorded_by = 3
     if phase in (HELD, FENCING):
-        lock.tell()
+        lock.hold()
     if phase is FENCING:
         a.stage = Stage.DOOMED
         lock.lose(5.0, DOUBT)
@@ -41,7 +41,7 @@ STEPS: dict[str, tuple[Callable[[Lock], object], set[Phase], Phase]] = {
     "suspect": (lambda lock: lock.suspect(UNNAMED), {FREE}, IN_DOUBT),
     "hear of": (lambda lock: lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8), {IN_DOUBT, FENCING}, IN_DOUBT),
     "grant": (lambda lock: lock.grant(incarnation("b"), 8, "now", None, verified=False), {FREE}, GRANTING),
-    "tell": (lambda lock: lock.tell(), {GRANTING}, HELD),
+    "hold": (lambda lock: lock.hold(), {GRANTING}, HELD),
     "take back": (lambda lock: lock.take_back(), {GRANTING}, FREE),
     "claimed": (lambda lock: lock.claimed(incarnation("b"), 8), {FREE, IN_DOUBT, FENCING}, HELD),
     "come back": (lambda lock: lock.come_back(), {IN_DOUBT, FENCING}, HELD),
@@ -83,7 +83,7 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
     assert (lock.token, lock.granted_at, lock.endpoint, lock.verified) == (7, "then", "there", True)
     assert lock.recorded_by == 0 and lock.doubt is DOUBT
     lock.come_back()
-    assert lock.confirm(on_disk=0) == 7
+    assert lock.token_on_disk(on_disk=0) == 7
     lock = Lock(ACTIVE)
     lock.found(incarnation(stage=Stage.AWAITED, members=0), TENURE, DOUBT)
     assert lock.recorded_by is None  # only a waiter had told of it: its processes aren't on disk
@@ -92,11 +92,11 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
 def test_nobody_is_told_before_the_grant_is_on_disk() -> None:
     lock = in_phase(GRANTING)
     with pytest.raises(WrongTransition, match="before it is on disk"):
-        lock.confirm(on_disk=3)  # not told yet
-    lock.tell()
+        lock.token_on_disk(on_disk=3)  # not told yet
+    lock.hold()
     with pytest.raises(WrongTransition, match="before it is on disk"):
-        lock.confirm(on_disk=2)
-    assert lock.confirm(on_disk=3) == 7
+        lock.token_on_disk(on_disk=2)
+    assert lock.token_on_disk(on_disk=3) == 7
 
 
 def test_whoever_has_been_told_has_no_place_in_the_queue_any_more() -> None:
@@ -107,7 +107,7 @@ def test_a_claim_is_not_confirmed_before_a_write_names_it() -> None:
     lock = in_phase(FREE)
     lock.claimed(incarnation("b"), 9)
     with pytest.raises(WrongTransition, match="before it is on disk"):
-        lock.confirm(on_disk=100)
+        lock.token_on_disk(on_disk=100)
 
 
 def test_a_grant_that_is_taken_back_leaves_nothing_but_the_place_in_the_queue() -> None:
