@@ -143,6 +143,13 @@ class ParkEnded(Event, frozen=True):
     why: str = ""
 
 
+class DropEnded(Event, frozen=True):
+    """The same, of a wish to drop."""
+
+    model: str
+    why: str = ""
+
+
 class Child(Event, frozen=True):
     """What the launcher says of a model's processes."""
 
@@ -183,6 +190,12 @@ class End(Effect, frozen=True):
 
 class Park(Effect, frozen=True):
     """Its weights are to go from its devices to host memory."""
+
+    model: str
+
+
+class Drop(Effect, frozen=True):
+    """Its weights are given up, in its devices and in host memory. It has no engine."""
 
     model: str
 

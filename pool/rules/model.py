@@ -31,6 +31,7 @@ class Wish(enum.Enum):
     WAKE = "wake"
     SLEEP = "sleep"
     PARK = "park"
+    DROP = "drop"
 
 
 @dataclass
@@ -139,6 +140,9 @@ class Model:
     parks_failed: int = 0
     park_at: float = -math.inf
     """They couldn't be parked: not tried again before that."""
+    drops_failed: int = 0
+    drop_at: float = -math.inf
+    """They couldn't be dropped: not tried again before that."""
     learned: Learned = field(default_factory=Learned)
     swaps: int = 0
     pauses: int = 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pool.entries import ModelOutlook, ModelShown, State
 from pool.rules.model import Demand, Model
-from pool.rules.plan import Blocked, Picture, most_for, parkable, queue, room_for, target, together, too_large
+from pool.rules.plan import Blocked, Picture, most_for, parkable, queue, room_for, staying, target, together, too_large
 from sidecar.machine.context import rfc3339
 
 WORDS = {
@@ -57,6 +57,10 @@ def _too_large(it: Picture, model: Model) -> str:
     of = next(device for device, size in need.items() if size > most.get(device, size))
     own = model.weights_in(State.AWAKE).get(of, 0)
     others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
+    if stay := [one.name for one in staying(it, model) if of in one.weights]:
+        others += (
+            f"; those of {', '.join(stay)} can't be parked now (host_memory:), and none are dropped but of an OFF one"
+        )
     return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
 
 
@@ -106,7 +110,7 @@ def _together(it: Picture, device: str) -> int:
     """How many of those that are wanted fit on this device together."""
     goes = parkable(it)
     stay = together(one.weights for one in it.models.values() if one not in goes)
-    most = (it.room or {}).get(device, 0) - stay.get(device, 0)
+    most = it.most.get(device, 0) - stay.get(device, 0)
     needs = []
     for one in _wanted(it, device):
         moved = one.weights_in(State.AWAKE).get(device, 0) if one in goes or not one.weights else 0

@@ -31,7 +31,6 @@ from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
 from pool.rules.machine import Machine
-from pool.rules.plan import together
 from pool.shell.metrics import Metrics
 from sidecar.kernel import child_program
 from sidecar.kernel.durable import DirectoryLock, DurableFile
@@ -106,10 +105,10 @@ class Server(Shell):
         )
         self._locks: dict[str, Upstream] = {}
         self._gms: dict[str, Upstream] = {}
-        self._gms_heard: set[str] = set()
-        """Devices whose weights are known. Of others, what GMS has leased is as good as another program's."""
+        self._weights: dict[str, e.WeightsSeen] = {}
+        """What GMS has said. Without its word, what it has leased of a device is as good as another program's."""
         self._ledger_said: ledger.Status | None = None
-        self._parks = Aside(self.loop, "parks")
+        self._moves = Aside(self.loop, "moves")
         self._ledger = self._upstream(ledger.whom(options.run_dir), ledger, self._on_ledger, e.LedgerSeen(None))
         self._launcher = Upstream(
             self.loop, _launcher(options.run_dir), (), heard=self._on_launcher,
@@ -329,13 +328,15 @@ class Server(Shell):
         weights: dict[str, int] = {}
         others: dict[str, int] = {}
         for lease in status.leases:
-            known = model_of(lease.name) in models and lease.bytes.keys() <= self._gms_heard
+            known = lease.bytes.keys() <= self._weights.keys() and self._is_weights(model_of(lease.name))
             mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
             for device, size in lease.bytes.items():
                 mine[device] = mine.get(device, 0) + size
-        there, room = together(model.weights for model in models.values()), {}
+        room = {}
         for one in status.devices:
-            unleased = there.get(one.device, 0) - weights.get(one.device, 0)  # which an earlier GMS has made
+            said = self._weights.get(one.device)
+            there = sum((said.here or {}).values()) if said is not None else 0
+            unleased = there - weights.get(one.device, 0)  # which an earlier GMS has made
             foreign = max(one.foreign - max(unleased, 0), 0)
             room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
         self._seen_devices = {
@@ -356,10 +357,14 @@ class Server(Shell):
             return
         here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
         left = max(status.host_memory - sum(status.parked.values()), 0)
-        self.feed(e.WeightsSeen(device, here, dict(status.parked), left))
-        if device not in self._gms_heard:
-            self._gms_heard.add(device)
+        known = device in self._weights
+        self._weights[device] = said = e.WeightsSeen(device, here, dict(status.parked), left)
+        self.feed(said)
+        if not known:
             self._on_ledger(self._ledger_said)
+
+    def _is_weights(self, key: str) -> bool:
+        return key in self.machine.models or any(key in (said.here or {}) for said in self._weights.values())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -379,11 +384,16 @@ class Server(Shell):
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
     def _do_park(self, effect: e.Park) -> None:
+        self._gmsctl("park", effect.model, e.ParkEnded)
+
+    def _do_drop(self, effect: e.Drop) -> None:
+        self._gmsctl("drop", effect.model, e.DropEnded)
+
+    def _gmsctl(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded]) -> None:
         """By a process of its own, which needs a context on the devices, and ends with this one."""
         words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
-        words += ["--run-dir", str(self.options.run_dir), "park", effect.model]
-        came = partial(e.ParkEnded, effect.model)
-        self._parks.do(lambda: _run(words), lambda why: self.feed(came(why)))
+        words += ["--run-dir", str(self.options.run_dir), verb, name]
+        self._moves.do(lambda: _run(words), lambda why: self.feed(ended(name, why)))
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -441,6 +451,7 @@ class Server(Shell):
         e.Start: _do_start,
         e.End: _do_end,
         e.Park: _do_park,
+        e.Drop: _do_drop,
         e.Answer: _do_answer,
         e.Save: _do_save,
         e.Note: Shell.note,
