@@ -192,6 +192,8 @@ class Park(Effect, frozen=True):
     """Its weights are to go from its devices to host memory."""
 
     model: str
+    most_s: float
+    """After that it has failed."""
 
 
 class Drop(Effect, frozen=True):

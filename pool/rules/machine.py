@@ -54,6 +54,10 @@ HISTORY = 200
 SHARE_OF_S = 600.0
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
+PARKS_S, PARKS_TIMES = 30.0, 10.0
+"""How long a process that parks may take, and how many times as long as usual beside: what hangs holds up the models
+that wait for the room.
+"""
 SETTLE_S = 5.0
 """How long a pool that begins waits for the locks of what runs."""
 Effects = Any
@@ -408,7 +412,7 @@ class Machine:
             self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
         for name in step.park:
             self.models[name].wished(Wish.PARK, now)
-            context.out.append(e.Park(name))
+            context.out.append(e.Park(name, round(PARKS_S + PARKS_TIMES * self.models[name].park_s)))
         for name in step.drop:
             self.models[name].wished(Wish.DROP, now)
             context.out.append(e.Drop(name))

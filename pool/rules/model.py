@@ -204,7 +204,7 @@ class Model:
 
     @property
     def wake_s(self) -> float:
-        if self.parked:
+        if self.parked or self.wish is Wish.PARK:
             return self.wake_parked_s
         return WAKE_S if self.learned.wake_s is None else self.learned.wake_s
 

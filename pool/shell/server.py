@@ -52,8 +52,7 @@ FILE, SERVER_LOCK = "pool.json", "pool.lock"
 LOCKS = "lock"
 """Where the models' run directories are, below the host's."""
 ENDING_S = 1.0
-MOST_PARK_S = 600.0
-"""Weights that go to host memory for longer than that are left where they are."""
+MOST_DROP_S = 30.0
 _SPOKEN = Spoken(m.OLDEST, m.PROTOCOL)
 _PROTOCOL = Protocol(
     m.from_any, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why), max_frame_bytes=m.MAX_FRAME_BYTES
@@ -384,16 +383,16 @@ class Server(Shell):
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
     def _do_park(self, effect: e.Park) -> None:
-        self._gmsctl("park", effect.model, e.ParkEnded)
+        self._gmsctl("park", effect.model, e.ParkEnded, effect.most_s)
 
     def _do_drop(self, effect: e.Drop) -> None:
-        self._gmsctl("drop", effect.model, e.DropEnded)
+        self._gmsctl("drop", effect.model, e.DropEnded, MOST_DROP_S)
 
-    def _gmsctl(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded]) -> None:
+    def _gmsctl(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
         """By a process of its own, which needs a context on the devices, and ends with this one."""
         words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
         words += ["--run-dir", str(self.options.run_dir), verb, name]
-        self._moves.do(lambda: _run(words), lambda why: self.feed(ended(name, why)))
+        self._moves.do(lambda: _run(words, most_s), lambda why: self.feed(ended(name, why)))
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -481,14 +480,18 @@ def model_of(lease: str) -> str:
     return key if of.startswith("gms/") else ""
 
 
-def _run(words: list[str]) -> str:
+def _run(words: list[str], most_s: float) -> str:
     """Returns why it couldn't do what it was to do; empty: it did."""
     try:
         run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        done = run(words, timeout=MOST_PARK_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run(words, timeout=most_s)
+    except OSError as error:
         return str(error)
-    return done.stderr.strip()[-500:] or f"it ended with {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        return f"gmsctl hadn't done it after {most_s:g} s, and was ended: it, or GMS, hangs"
+    if done.returncode < 0:
+        return f"gmsctl was killed by {signal.Signals(-done.returncode).name}"
+    return done.stderr.strip()[-500:] or f"gmsctl ended with {done.returncode}" if done.returncode else ""
 
 
 def _lacking(status: ledger.Status) -> dict[str, dict[str, int]]:

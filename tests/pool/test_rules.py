@@ -938,6 +938,31 @@ def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_w
     assert before["a"].estimate_ms == before["b"].estimate_ms == 600 and (after["b"].estimate_ms or 0) >= 9000
 
 
+def test_how_long_weights_are_on_their_way_to_host_memory_is_in_what_a_waiter_is_told() -> None:
+    pool = crowded()
+    pool.machine.models["b"].learned = e.Learned(wake_s=1.0, park_s=4.0, wake_parked_s=6.0)
+    pool.machine.models["c"].learned = e.Learned(wake_s=1.0, wake_parked_s=7.0)
+
+    def estimates() -> dict[str, int | None]:
+        return {name: one.estimate_ms for name, one in outlooks(pool.machine.picture, {}, pool.now).items()}
+
+    assert estimates() == {"a": 600, "b": 1000, "c": 11000}, "b is parked for c first"
+    pool.wants("c")
+    (park,) = (one for one in pool.out if isinstance(one, e.Park))
+    assert park.most_s == 70, "and no longer, whatever hangs"
+    pool.now += 1
+    assert estimates() == {"a": 600, "b": 3000 + 6000, "c": 3000 + 7000 + 1000}, "with the time to drain"
+
+
+def test_of_one_that_sleeps_first_and_is_parked_then_both_are_in_what_a_waiter_is_told() -> None:
+    pool = Pool("ab")
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.machine.models["a"].learned = e.Learned(wake_s=1.0, park_s=4.0)
+    pool.machine.models["b"].learned = e.Learned(wake_parked_s=7.0)
+    assert outlooks(pool.machine.picture, {}, pool.now)["b"].estimate_ms == 11000
+
+
 def test_a_new_pool_learns_what_is_parked_from_gms() -> None:
     pool = Pool("ab", heard=False)
     pool.weights(parked={"b": 30}, a=30)
