@@ -117,7 +117,7 @@ def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) 
     left = 0.0
     for one in it.models.values():
         if one.wish is Wish.PARK and (one is model or (waits and devices & one.weights.keys())):
-            left += max(one.park_s - (now - one.wished_at), 0.0)
+            left += abs(one.park_s - (now - one.wished_at))  # one that is late may be as late again
         elif one.name in next_:
             left += one.park_s
     return left

@@ -901,6 +901,125 @@ def test_what_ends_after_its_model_is_gone_or_was_started_again_changes_nothing(
     assert "b" not in pool.machine.models
 
 
+def test_weights_that_move_are_news_and_the_same_again_is_none() -> None:
+    pool = crowded()
+    pool.out.clear()
+    pool.weights(parked={"c": 30}, a=30, b=30)
+    assert not [one for one in pool.out if isinstance(one, e.Publish)]
+    pool.weights(parked={"c": 30}, a=30, b=20)
+    assert [one for one in pool.out if isinstance(one, e.Publish)]
+    pool.wants("c")
+    pool.out.clear()
+    pool.feed(e.ParkEnded("b", "it is read"))
+    assert [one for one in pool.out if isinstance(one, e.Publish)]
+
+
+def test_until_it_was_measured_a_wake_that_brings_weights_back_takes_a_wake_and_the_copy() -> None:
+    pool = crowded()
+    c = pool.machine.models["c"]
+    c.parked, c.learned = {GPU: 8 << 30}, e.Learned(wake_s=2.0)
+    assert c.wake_s == 6.0
+    c.learned = e.Learned()
+    assert c.wake_s == 5.0
+
+
+def test_what_a_model_has_itself_takes_no_host_memory_for_it() -> None:
+    pool = Pool("bc", sizes={"b": 40, "c": 60})
+    pool.weights(30, b=30, c=30)
+    pool.wants("b", waiting=0, served=1)
+    pool.door(b=ModelDemand(waiting=1, served=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert ("park", "b") in pool.wishes()
+
+
+def test_one_whose_weights_alone_are_enough_sleeps_before_they_are_parked() -> None:
+    pool = Pool("ac", sizes={"a": 10, "c": 60})
+    pool.weights(parked={"c": 30}, a=60)
+    pool.awake("a")
+    pool.wants("c")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_one_whose_engine_has_died_is_put_to_sleep_once_and_then_parked() -> None:
+    pool = Pool("ac", sizes={"a": 10, "c": 60})
+    pool.weights(parked={"c": 30}, a=60)
+    pool.awake("a")
+    pool.lock("a", resting=False)
+    pool.wants("c")
+    pool.advance(10)
+    assert pool.state("a") is State.WAKING and pool.wishes() == [("sleep", "a")]
+    pool.advance(10)
+    assert pool.wishes() == []
+    pool.lock("a", resting=True, ready=True)
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_a_turn_is_awaited_rather_than_weights_parked_or_dropped() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.weights(a=15, b=30)
+    pool.awake("a", BUSY)
+    pool.wants("c")
+    assert (
+        pool.wishes() == []
+        and "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    )
+    pool = Pool("abc", sizes={"a": 40, "b": 10, "c": 40})
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(30, parked={"c": 20}, a=30, b=30)
+    pool.awake("a", BUSY)
+    pool.wants("c")
+    pool.advance(60)
+    assert ("drop", "b") not in pool.wishes()
+
+
+def test_what_parks_at_once_is_preferred_to_what_loads_or_has_a_lock_that_is_away() -> None:
+    for away in (True, False):
+        pool = crowded()
+        if away:
+            pool.lock("b", away=True)
+        else:
+            pool.machine.models["b"].learned = e.Learned(asleep={e.HOST: 1})
+            pool.lock("b", resting=True)
+            assert pool.state("b") is State.LOADING
+        pool.wants("c")
+        assert pool.wishes() == [("park", "a")]
+
+
+def test_for_a_pinned_model_that_is_loaded_others_are_parked_while_another_loads() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["b"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.lock("b", resting=True)
+    pool.weights(parked={"c": 30}, a=40)
+    pool.entries = {"c": {"pin": True}}
+    pool.configure("abc")
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("park", "a")]
+
+
+def test_what_one_keeps_asleep_is_not_free_when_it_sleeps() -> None:
+    pool = Pool("ac", sizes={"a": 60, "c": 90})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.awake("a")
+    pool.wants("c")
+    assert pool.wishes() == []
+
+
+def test_a_drop_that_needs_the_end_of_an_engine_too_isnt_done_for_one_that_waits_already() -> None:
+    pool = Pool("abc", sizes={"a": 40, "b": 10, "c": 40})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(0, b=30)
+    pool.wants("c")
+    assert pool.wishes() == [("wake", "c")]
+    pool.feed(e.LockAnswered("c", True))
+    pool.room(c=45)
+    pool.advance(1)
+    assert pool.wishes() == [], "which would be in vain"
+    pool.room(c=25)
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "b")]
+
+
 def test_a_start_brings_parked_weights_back_so_they_need_room() -> None:
     pool = Pool("ac", sizes={"a": 20, "c": 20}, running=False)
     pool.launcher(a=e.Child(True))
@@ -952,6 +1071,8 @@ def test_how_long_weights_are_on_their_way_to_host_memory_is_in_what_a_waiter_is
     assert park.most_s == 70, "and no longer, whatever hangs"
     pool.now += 1
     assert estimates() == {"a": 600, "b": 3000 + 6000, "c": 3000 + 7000 + 1000}, "with the time to drain"
+    pool.now += 13
+    assert estimates()["c"] == 10000 + 7000 + 1000, "it is late by ten seconds"
 
 
 def test_of_one_that_sleeps_first_and_is_parked_then_both_are_in_what_a_waiter_is_told() -> None:
