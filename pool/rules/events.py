@@ -125,7 +125,9 @@ class LedgerSeen(Event, frozen=True):
 
 
 class WeightsSeen(Event, frozen=True):
-    """GMS of one device. None: it doesn't answer, so nothing of it is parked now; what it has is where it was."""
+    """GMS of one device. None: it doesn't answer, or has just begun and awaits what processes have of it: so nothing is
+    parked or dropped now, and what it had is where it was.
+    """
 
     device: str
     here: dict[str, int] | None

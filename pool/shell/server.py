@@ -354,11 +354,12 @@ class Server(Shell):
     def _on_gms(self, device: str, status: Any) -> None:
         if not isinstance(status, gms.Status):
             return
-        here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
-        left = max(status.host_memory - sum(status.parked.values()), 0)
-        known = device in self._weights
-        self._weights[device] = said = e.WeightsSeen(device, here, dict(status.parked), left)
+        said = weights_seen(device, status)
         self.feed(said)
+        if said.here is None:
+            return
+        known = device in self._weights
+        self._weights[device] = said
         if not known:
             self._on_ledger(self._ledger_said)
 
@@ -472,6 +473,14 @@ def seen(status: locks.Status) -> e.LockView:
         token=status.token,
         port=urlsplit(holder.endpoint or "").port if holder is not None else None,
     )
+
+
+def weights_seen(device: str, status: gms.Status) -> e.WeightsSeen:
+    if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
+        return e.WeightsSeen(device, None)
+    here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
+    left = max(status.host_memory - sum(status.parked.values()), 0)
+    return e.WeightsSeen(device, here, dict(status.parked), left)
 
 
 def model_of(lease: str) -> str:
