@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from dual_pods.rules import names
 from dual_pods.shell import devices
 from dual_pods.shell.requester import Requester
 from sidecar.terminal import commands
@@ -31,9 +32,9 @@ examples:
 
 
 def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise BadValue(f"{text!r} is no port; allowed: 1 to 65535")
-    return int(text)
+    if port := names.port(text):
+        return port
+    raise BadValue(f"{text!r} is no port; allowed: 1 to 65535")
 
 
 def _ports(text: str) -> list[int]:

@@ -116,9 +116,9 @@ def _port(container: Mapping[str, Any]) -> int:
         flag, _, value = word.partition("=")
         if flag == "--port":
             value = value or (words[number + 1] if number + 1 < len(words) else "")
-            if not value.isascii() or not value.isdigit() or not 0 < int(value) < 65536:
-                raise BadPatch(f"--port {value[:40]!r} is no port")
-            return int(value)
+            if found := names.port(value):
+                return found
+            raise BadPatch(f"--port {value[:40]!r} is no port")
     for port in container.get("ports") or ():
         if isinstance(port.get("containerPort"), int):
             return int(port["containerPort"])
@@ -128,7 +128,7 @@ def _port(container: Mapping[str, Any]) -> int:
 def _entry(container: Mapping[str, Any]) -> Object:
     """`vllm serve MODEL ...` becomes the pool's words for it; any other command is one that the pool starts."""
     words = _command(container)
-    environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or () if "valueFrom" not in v}
+    environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or ()}
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
         return {"engine": "vllm", "arguments": _without(words[2:], ("--port", "--host")), **entry}
@@ -185,7 +185,7 @@ def pinned_to(spec: Mapping[str, Any]) -> str:
     try:
         affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         term = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]
-        return str(term["values"][0]) if term["key"] == _WHERE and len(term["values"]) == 1 else ""
+        return str(term["values"][0]) if term["key"] == _WHERE else ""
     except (KeyError, IndexError, TypeError):
         return ""
 

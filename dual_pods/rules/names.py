@@ -37,6 +37,12 @@ def said(annotations: Mapping[str, str], name: str) -> str | None:
     return annotations.get(PREFIX + name) or annotations.get(OLD_PREFIX + name) or None
 
 
+def port(text: str) -> int:
+    """0: it is none."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return number if number < 65536 else 0
+
+
 def digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -87,8 +87,8 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
 def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
     text = names.said(annotations, names.ADMIN_PORT_NAME) or str(names.ADMIN_PORT)
     named = {p.get("name"): p["containerPort"] for p in container.get("ports") or ()}
-    port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else named.get(text, 0)
-    if 0 < port < 65536:
+    port: int = named.get(text) or names.port(text)
+    if port:
         return port
     raise BadPatch(f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it")
 

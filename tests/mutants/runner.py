@@ -51,7 +51,7 @@ SEEDS = 20
 """Schedules of a world that show which lines it runs; a mutant gets more of them."""
 CALLS = 300
 MUTANT_SEEDS = 150
-TESTS_S = 6.0
+TESTS_S = 12.0
 """What the tests of one mutant may take together, as far as their own durations say."""
 LOOKED_AT_S = 4.0
 """Of processor. What takes longer is left to the whole of the tests."""
