@@ -39,7 +39,7 @@ _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
 
 def ask(pod: Mapping[str, Any]) -> Ask:
     """Raises BadPatch, with a sentence about the user's annotation."""
-    annotations = pod["metadata"].get("annotations") or {}
+    annotations = pod["metadata"]["annotations"]
     node = pod["spec"].get("nodeName") or ""
     known = {"NodeName": node, "LocalVolume": f"{node}-local"}
     patch = mapping(expanded(names.said(annotations, names.SERVER_PATCH) or "", known))
@@ -82,9 +82,10 @@ def _plain(spec: Mapping[str, Any]) -> Object:
 
 
 def _plain_container(container: Mapping[str, Any], claims: set[str]) -> Object:
-    """How it is asked whether it is well is the requester's own: the patch says how the engine is."""
+    """How it is asked whether it is well is the requester's own: the patch says how the engine is. So is its uid."""
     own = container["name"] == names.CONTAINER
     found = {key: value for key, value in container.items() if not (own and key in _OF_ITS_HEALTH)}
+    found["env"] = [v for v in container.get("env") or () if not (own and v["name"] == names.POD_UID)]
     found["volumeMounts"] = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
     resources = container.get("resources") or {}
     kept = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]

@@ -121,7 +121,7 @@ class Machine:
             place.since.setdefault(pod.uid, now)
             return [*touched, place.name]
         place.servers[pod.uid] = pod
-        if pod.ended or not pod.running:
+        if not pod.running:
             place.told.pop(pod.uid, None)
         if pod.ended and not (isinstance(before, Server) and before.ended):
             place.slept |= dict.fromkeys(pod.accelerators, now)
@@ -204,8 +204,7 @@ class Machine:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
         key, effect = e.key(event.effect), event.effect
         place = self._of(key[1]) or self.places.get(key[1])
-        known = place.tries.get(key) if place is not None else None
-        if place is None or known is None or not known.busy:
+        if place is None or key not in place.tries:
             return []  # it is about a pod that has gone
         if event.error:
             self._failed(place, key, event.error, now)
@@ -217,7 +216,7 @@ class Machine:
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
         else:
             settled = math.inf if key[0] == "say" else now + self.settings.settle_s
-            place.tries[key] = replace(known, busy=False, until=settled, why="")
+            place.tries[key] = replace(place.tries[key], busy=False, until=settled, why="")
         return [place.name]
 
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:

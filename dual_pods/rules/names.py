@@ -13,6 +13,8 @@ from typing import Any
 PREFIX, OLD_PREFIX = "dual-pods.llm-d.ai/", "dual-pod.llm-d.ai/"
 CONTAINER = "inference-server"
 ADMIN_PORT = 8081
+POD_UID = "POD_UID"
+"""A requester's variable: its pod's uid."""
 SERVER_PATCH, ADMIN_PORT_NAME, ROLE = "server-patch", "admin-port", "role"
 CONFIG = "inference-server-config"
 """FMA's reference to a custom resource, which isn't served here."""

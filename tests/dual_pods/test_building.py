@@ -127,7 +127,10 @@ def test_the_specification_s_example_comes_out_as_it_says(prefix: str) -> None:
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
     pod = _pod()
     pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": "probes"}}
+    uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    pod["spec"]["containers"][0]["env"] = [uid, {"name": "A", "value": "b"}]
     ask = building.ask(pod)
+    assert not ask.references and ask.entry["environment"] == {"A": "b", "VLLM_CACHE_ROOT": "/pvcs/shared/vllm"}
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (8000, (8000, "/health"))
 
 
@@ -179,9 +182,16 @@ def test_a_server_pod_belongs_to_the_node_that_it_was_made_for() -> None:
     assert building.pinned_to({}) == ""
 
 
+def test_one_that_has_no_node_yet_is_understood_as_well() -> None:
+    pod = _pod()
+    del pod["spec"]["nodeName"]
+    requester = reading.requester(pod, building.ask)
+    assert not requester.wrong and requester.node == ""
+
+
 def test_a_pod_without_a_patch_is_refused() -> None:
     pod = _pod()
-    del pod["metadata"]["annotations"]
+    pod["metadata"]["annotations"] = {}
     with pytest.raises(BadPatch):
         building.ask(pod)
 
@@ -349,6 +359,10 @@ def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
     assert json.dumps(merged({"spec": _SAME}, {"spec": patch})) == json.dumps(there), f"seed {seed}: {patch}"
 
 
+def test_a_mapping_that_is_deleted_holds_nothing_whatever_else_is_said() -> None:
+    assert merged({"a": {"b": 1}}, {"a": {"$patch": "delete", "c": 2}}) == {"a": {}}
+
+
 _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
 
 
@@ -363,6 +377,7 @@ _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
         ("spec: {containers: [{image: x}]}", "each item of containers needs its name"),
         ("spec: {containers: [{name: inference-server, $patch: delete}]}", "removes the container inference-server"),
         ("spec: {containers: [{name: inference-server, image: null}]}", "or its image"),
+        ("spec: {containers: [7]}", "each item of containers needs its name"),
         ("spec: null", "doesn't leave a pod"),
         ("spec: {containers: 7}", "doesn't leave a pod"),
         ("spec: {containers: [{name: inference-server, command: [vllm, serve, 7]}]}", "quote numbers"),
