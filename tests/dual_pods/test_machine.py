@@ -142,6 +142,7 @@ def test_memory_has_changed_when_a_server_pod_has_ended_or_gone() -> None:
         assert it.places["n"].slept == {"0": 2.0}
     it.feed(e.Gone("s"), 4.0)
     assert it.places["n"].slept == {"0": 4.0}
+    assert _machine(replace(SINGLE, running=False, ended=True)).places["n"].slept == {"0": 0.0}
 
 
 @pytest.mark.parametrize(("why", "says"), [("", "it says no more"), ("OOMKilled", "OOMKilled")])
@@ -187,7 +188,7 @@ def test_what_is_tried_for_one_pod_is_forgotten_with_it_and_with_no_other() -> N
     other = replace(REQUESTER, uid="other")
     it = _machine(REQUESTER, other)
     _done(it, e.Query(REQUESTER), "refused")
-    it.feed(e.Gone("other"), 1.0)
+    it.feed(e.Gone("other"), 0.01)
     assert [key for key in it.places["n"].tries if key[0] == "query"] == [("query", "r")]
 
 

@@ -294,6 +294,8 @@ def test_an_instance_that_isn_t_there_is_launched_where_there_is_room() -> None:
     ):
         waits = _plan(REQUESTER, BOUND, told=told, memory=memory)
         assert not _orders(waits) and _waits(waits, Phase.WAITING, says)
+    tries: dict[Key, Try] = {("launch", "p", QWEN): Try(False, 1, 9.0, "409")}
+    assert _waits(_plan(REQUESTER, BOUND, told=[], tries=tries), Phase.LAUNCHING, "409")
     bad = replace(REQUESTER, ask=replace(ASK, references=("A",)))
     assert _waits(_plan(bad, BOUND, told=[]), Phase.REFUSED, "can't look up A")
 
@@ -403,6 +405,8 @@ def test_what_is_promised_to_none_comes_to_rest(server: Server, state: State, or
     assert _orders(plan) == orders
     says = ("Sleeping", "instance i goes to sleep: no requester has it", False)
     assert _says(plan) == ([says] if orders == [("sleep", "i")] else [])
+    busy = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): Try()})
+    assert not _says(busy), "it was said when it was asked for"
 
 
 @pytest.mark.parametrize("state", [State.LOADING, State.WAKING])
@@ -480,7 +484,9 @@ def test_one_of_the_older_words_is_told_the_address_while_it_is_ready() -> None:
     awake = [_it(state=State.AWAKE, port=9)]
     [relay] = _of(_plan(old, BOUND, told=awake), Relay)
     assert _marks(_plan(old, BOUND, told=awake), old)[names.OLD_ADDRESS] is None
-    assert _marks(_plan(old, BOUND, told=awake, relayed={"r": (relay.target, 0)}), old)[names.OLD_ADDRESS] == POOL.ip
+    told: dict[str, tuple[Target | None, int]] = {"r": (relay.target, 0)}
+    assert _marks(_plan(old, BOUND, told=awake, relayed=told), old)[names.OLD_ADDRESS] == POOL.ip
+    assert names.OLD_ADDRESS not in _marks(_plan(REQUESTER, BOUND, told=awake, relayed=told), REQUESTER)
 
 
 def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sleeps() -> None:
@@ -500,9 +506,23 @@ def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sl
     since = replace(SINGLE, marks={names.ASLEEP_SINCE: "3.0"})
     assert names.ASLEEP_SINCE not in _marks(_plan(since, told=[_it()], now=5.0), since), "it has slept since 3"
     assert _marks(_plan(since, told=[_it(state=State.AWAKE)]), since)[names.ASLEEP_SINCE] is None
-    twice = replace(BOUND, bindings={QWEN: "r", "i2": "q"}, marks={names.DUAL: "a"})
-    other = replace(REQUESTER, uid="q", name="b", ask=replace(ASK, wish="llama"), marks={names.INSTANCE: "i2"})
-    both = _plan(REQUESTER, other, twice, told=[], has=())
-    assert set(both.bindings["p"].values()) <= {"r", "q"}
     ended = replace(BOUND, bindings={QWEN: "r"}, marks={names.BINDINGS: "x"})
     assert _marks(_plan(ended, told=[]), ended)[names.BINDINGS] is None
+
+
+def test_a_server_pod_names_its_requester_if_it_has_one_and_its_promises_in_one_order() -> None:
+    llama = names.instance_id("llama", "n", ("0",))
+    other = replace(REQUESTER, uid="q", name="b", ask=replace(ASK, wish="llama"))
+    waits = _plan(REQUESTER, other, BOUND, told=[])
+    assert _marks(waits, BOUND)[names.DUAL] == "a", "the other one has no instance"
+    for bindings in ({QWEN: "r", llama: "q"}, {llama: "q", QWEN: "r"}):
+        server = replace(BOUND, bindings=bindings, marks={names.BINDINGS: json.dumps(bindings, sort_keys=True)})
+        marks = _marks(_plan(other, REQUESTER, server, told=[]), server)
+        assert names.BINDINGS not in marks and names.DUAL not in marks
+
+
+def test_a_label_that_has_changed_alone_is_written() -> None:
+    marks = _marks(_plan(REQUESTER, BOUND, told=[]), REQUESTER)
+    known = {key: value for key, value in marks.items() if value is not None and key != names.DUAL}
+    relabelled = replace(REQUESTER, marks=known)
+    assert _marks(_plan(relabelled, BOUND, told=[]), relabelled) == {names.DUAL: "n-dual"}
