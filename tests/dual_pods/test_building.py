@@ -183,7 +183,7 @@ def test_a_server_pod_belongs_to_the_node_that_it_was_made_for() -> None:
 
 
 def test_one_that_has_no_node_yet_is_understood_as_well() -> None:
-    pod = _pod()
+    pod = _pod(patch=PATCH.replace("command:", "workingDir: '/{{ .NodeName }}'\n    command:"))
     del pod["spec"]["nodeName"]
     requester = reading.requester(pod, building.ask)
     assert not requester.wrong and requester.node == ""
@@ -243,6 +243,12 @@ def test_a_server_pod_that_no_node_ever_had_has_ended_with_its_deletion() -> Non
     del pod["spec"]["nodeName"]
     pod["metadata"] |= {"labels": {names.SERVER: "pool"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert reading.server(pod).ended
+
+
+def test_a_server_pod_that_its_node_says_nothing_of_yet_hasn_t_ended() -> None:
+    pod = _pod()
+    pod["metadata"] |= {"labels": {names.SERVER: "pool"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not reading.server(pod).ended
 
 
 def test_what_a_stranger_writes_on_a_server_pod_counts_for_nothing() -> None:

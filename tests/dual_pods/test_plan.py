@@ -521,6 +521,21 @@ def test_a_server_pod_names_its_requester_if_it_has_one_and_its_promises_in_one_
         assert names.BINDINGS not in marks and names.DUAL not in marks
 
 
+@pytest.mark.parametrize("newer", ["qwen", "llama"])
+def test_a_promise_is_written_in_the_order_in_which_it_is_read(newer: str) -> None:
+    """Else it would be written once more."""
+    ids = {"qwen": QWEN, "llama": names.instance_id("llama", "n", ("1",))}
+    asks = {wish: replace(REQUESTER, uid=wish, name=wish, ask=replace(ASK, wish=wish)) for wish in ids}
+    before = {ids[wish]: wish for wish in ids if wish != newer}
+    place = Place("n", NODE, requesters=dict(asks), servers={"p": replace(POOL, bindings=before)})
+    place.accelerators, place.since = {"qwen": ("0",), "llama": ("1",)}, {"qwen": 0.0, "llama": 0.0}
+    place.told = {"p": Told({}, {"0": MEMORY, "1": MEMORY})}
+    plan = Plan(place, Settings(), 0.0)
+    plan.make()
+    [written] = [m.annotations[names.BINDINGS] for m in _of(plan, Mark) if names.BINDINGS in m.annotations]
+    assert written == json.dumps({ids[wish]: wish for wish in ids}, sort_keys=True)
+
+
 def test_a_label_that_has_changed_alone_is_written() -> None:
     marks = _marks(_plan(REQUESTER, BOUND, told=[]), REQUESTER)
     known = {key: value for key, value in marks.items() if value is not None and key != names.DUAL}
