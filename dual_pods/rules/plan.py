@@ -186,8 +186,7 @@ class Plan:
     def _end(self, seen: Seen) -> str:
         """Why that failed when it was tried last; empty if it didn't."""
         order = Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)
-        if seen.server.pool or not seen.server.leaving:
-            self._do(order)
+        self._do(order)
         return self._tried(order).why
 
     def _room(self, requester: Requester, seen: Seen | None) -> str:
@@ -203,7 +202,7 @@ class Plan:
                 )
             if count > memory[name].total:
                 return f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}"
-            short[name] = max(count - memory[name].free, 0)
+            short[name] = count - memory[name].free
             if seen is None and most is not None:
                 asleep = (s.it.asleep_bytes for s in self.view.instances if s.it.state is State.ASLEEP)
                 short[name] = max(short[name], sum(each.get(name, 0) for each in asleep) - most)
