@@ -11,7 +11,7 @@ The rules; in brackets the number that a rule had among those of the lock (`lock
      proves nothing; the same process may come back while it isn't proven dead. [1] (`proof.py`)
  E2. No process joins an incarnation that is condemned. One whose main process lost its connection takes no children
      until that is back. But a process that tries, and has the life lock, has shown that it lives (a server before this
-     one may have let it in): its end is awaited with the others'. [2] (`joining.py`)
+     one may have let it in): it is killed and waited for with the others. [2] (`joining.py`)
  E3. A process joins before it touches a device, or its main process vouches for it. It is known by the inode of its
      pidfd; where there is none, by its number while that can't be another's, or by a secret. (`incarnation.py`)
  E4. The life lock is looked at once it can be free: after the last member's end, or at once where members are only
