@@ -210,7 +210,9 @@ def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name
         containers.append(container)
     labels = {**ask.pod["metadata"]["labels"], names.SERVER: "single", names.INSTANCE: instance}
     annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
-    return _pod(name, labels, annotations, {**ask.pod["spec"], "containers": containers}, node)
+    gates = [*(ask.pod["spec"].get("schedulingGates") or ()), {"name": names.GATE}]
+    spec = {**ask.pod["spec"], "containers": containers, "schedulingGates": gates}
+    return _pod(name, labels, annotations, spec, node)
 
 
 def pool(template: Mapping[str, Any], node: str, name: str, kind: str, taint: str = "") -> Object:

@@ -56,8 +56,8 @@ class Create(NamedTuple):
 
 
 class Order(NamedTuple):
-    """About an instance of a server pod: `launch`, `wake`, `sleep` or `delete`. About the pod: `delete-pod`, or
-    `release`, which takes its finalizer off.
+    """About an instance of a server pod: `launch`, `wake`, `sleep` or `delete`. About the pod: `delete-pod`;
+    `admit`, which takes its gate off; `release`, which takes its finalizer off.
     """
 
     what: str

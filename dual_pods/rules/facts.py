@@ -77,6 +77,8 @@ class Server(Pod):
     accelerators: frozenset[str] = frozenset()
     ended: bool = False
     """Every container of it has ended: kubelet says so. That is proof."""
+    gated: bool = False
+    """It has our gate."""
     held: bool = False
     """It has our finalizer."""
     port: int = 0

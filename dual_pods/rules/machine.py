@@ -8,7 +8,8 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, or gone with
     proof. (plan.py)
  4. A promise is written on the server pod before anything is asked of it, under the version that was read: of two
-    controllers one is refused. (plan.py)
+    controllers one is refused. A pod with one instance comes with its promise, and a gate: a late creation runs
+    nowhere until a leader has seen it beside all others. (plan.py)
  5. An instance that is there, of the same wish on the same accelerators, is waked; else one is launched (plan.py).
  6. Before a launch, sleepers go until those that stay hold no more of each accelerator than they may: those that cover
     what is short, with the least collateral, used longest ago. (plan.py, victims.py)

@@ -272,6 +272,7 @@ class Plan:
         name = names.server_name(node, accelerators, "" if direct else instance[1:])
         body = building.single(requester.ask, instance, node, accelerators, name, self.settings.resource)
         body["metadata"]["annotations"][names.BINDINGS] = json.dumps({instance: requester.uid})
+        body["metadata"]["labels"][names.DUAL] = names.label(requester.name)
         if direct:  # it goes with its requester, even when no controller is there
             owner = {"apiVersion": "v1", "kind": "Pod", "name": requester.name, "uid": requester.uid}
             body["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
@@ -295,6 +296,10 @@ class Plan:
             return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
         if it.state is State.FAILED:
             return self._again(requester, seen)
+        if server.gated:
+            if missing := self._quiet(it.accelerators, instance):
+                return Phase.WAITING, missing
+            return Phase.LAUNCHING, self._do_for(requester, Order("admit", server)) or f"{where} may begin"
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
         return phase, f"{where} is {it.state.value}: {it.why or self._tried(wake).why}".removesuffix(": ")
 
@@ -352,7 +357,7 @@ class Plan:
             return
         begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
-        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way:
+        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way or server.gated:
             self._end(seen)
         elif it.state is State.AWAKE:
             if self._do(Order("sleep", server, it.id)):
@@ -395,7 +400,7 @@ class Plan:
     def _mark_server(self, server: Server) -> None:
         wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)
         duals = sorted({r.name for uid, r in self.place.requesters.items() if uid in wanted.values()})
-        labels: dict[str, str | None] = {names.DUAL: duals[0] if len(duals) == 1 else None}
+        labels: dict[str, str | None] = {names.DUAL: names.label(duals[0]) if len(duals) == 1 else None}
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
         if told is not None:
             sleeps = bool(told.instances) and all(it.state is State.ASLEEP for it in told.instances.values())

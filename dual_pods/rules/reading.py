@@ -122,6 +122,7 @@ def server(pod: Object) -> Server:
         leaving=leaving,
         ended=status.get("phase") in _OVER or terminated or never_placed,
         why="; ".join(words)[:500],
+        gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),
         held=names.FINALIZER in (meta.get("finalizers") or ()),
         port=port,
         probe=probe,

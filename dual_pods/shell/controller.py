@@ -1,8 +1,9 @@
 """The controller at work: it leads or waits to, feeds its machine with what it sees, and carries out what that says.
 
 A leadership begins with a new machine and ends with all of its requests: nothing of it is kept. Each write to the API
-server names the leadership's token as its field manager and the version that was read (or the uid), so what an older
-leader sends late is refused. What this file may not do: decide what is to be done (`rules/machine.py`).
+server names the leadership's token as its field manager and the version that was read, so what an older leader sends
+late is refused; a creation, which can name none, makes a pod that runs only once a leader has read it. What this file
+may not do: decide what is to be done (`rules/machine.py`).
 """
 
 import asyncio
@@ -31,6 +32,7 @@ Object = dict[str, Any]
 _WRITES = 64
 _ASKS = (names.PREFIX + names.SERVER_PATCH, names.OLD_PREFIX + names.SERVER_PATCH, names.MODEL)
 _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
+_OPEN = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
 _MESSAGE_MOST = 1000
 
 
@@ -264,14 +266,15 @@ class Work:
 
     async def _order(self, effect: e.Order) -> None:
         server = effect.server
-        path = _path(server.namespace, server.name)
+        path, read = _path(server.namespace, server.name), {"resourceVersion": server.version}
         try:
             if effect.what == "delete-pod":
-                options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": server.uid}}
+                options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": server.uid, **read}}
                 await self.kube.ask("DELETE", path, options)
             elif effect.what == "release":
-                body = {"metadata": {"resourceVersion": server.version, **_LET_GO}}
-                await self._write("PATCH", path, body, STRATEGIC)
+                await self._write("PATCH", path, {"metadata": {**read, **_LET_GO}}, STRATEGIC)
+            elif effect.what == "admit":
+                await self._write("PATCH", path, {"metadata": read, "spec": _OPEN}, STRATEGIC)
             else:
                 await self.servers.order(effect)
         except Refused as refused:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import names
-from dual_pods.rules.events import Gone, Listed
+from dual_pods.rules.events import Create, Gone, Listed
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
 from pool.entries import State
@@ -97,6 +97,32 @@ def test_a_sleeper_that_begins_again_by_itself_goes_where_another_one_is_promise
     it._move(pod, next(iter(pod.engines.values())), State.LOADING)
     it.run(it.now + 60)
     assert [s.uid for s in it.servers()] != [pod.fact.uid] and len(it.servers()) == 1 and it.ready(uid)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_pod_that_a_leader_of_before_creates_late_runs_nowhere(goes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world raises Violation where two use one accelerator."""
+    it, late = world(Mode.SLEEP), list[Create]()
+
+    def stall(effect: Create) -> str:
+        late.append(effect)
+        return "it stalls"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it, "_create", stall)
+        uid = it.request("a", "n", ("n-0",), "qwen")
+        while not late:
+            it.run(it.now + 0.1)
+        it.restart()
+        if goes:
+            it.leave(uid, after_s=0.0)
+    other = it.request("b", "n", ("n-0",), "llama")
+    it.run(it.now + 60)
+    assert it.ready(other) is goes
+    it._create(late[0])
+    it.run(it.now + 60)
+    assert it.ready(other if goes else uid) and len(it.servers()) == 1
+    it.quiet()
 
 
 def test_in_direct_mode_no_instance_is_used_again() -> None:

@@ -279,13 +279,28 @@ class World:
             uid, meta["name"], "default", effect.node, "10.0.0.9", pool=pool, instance=labels.get(names.INSTANCE, ""),
             accelerators=frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
             bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
+            gated=bool(effect.body["spec"].get("schedulingGates")),
         )  # fmt: skip
         pod = self.pods[uid] = self.here[effect.node][uid] = Pod(fact)
-        if not pool:
+        self._changed(pod)
+        if not fact.gated:
+            self._placed(pod)
+        return ""
+
+    def _placed(self, pod: Pod) -> None:
+        fact = pod.fact
+        assert isinstance(fact, Server)
+        if not fact.pool:
             engine = pod.engines[fact.instance] = Engine(fact.instance, fact.accelerators, self.needs(fact.instance))
             self._begin(pod, engine, State.LOADING, 8.0)
-        self._changed(pod)
-        self.later(self.random.uniform(0.5, 2), lambda: self._runs(uid))
+        self.later(self.random.uniform(0.5, 2), lambda: self._runs(fact.uid))
+
+    def _admit(self, effect: e.Order) -> str:
+        pod = self.pods.get(effect.server.uid)
+        if pod is None or pod.fact.version != effect.server.version:
+            return "409"
+        self._changed(pod, gated=False)
+        self._placed(pod)
         return ""
 
     def _runs(self, uid: str) -> None:
@@ -297,6 +312,8 @@ class World:
     def _delete_pod(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
+            if pod.fact.version != effect.server.version:
+                return "409"
             if pod.fact.ended and not pod.fact.leaving:
                 self._changed(pod, leaving=True)
             else:
@@ -362,7 +379,9 @@ class World:
         return ""
 
     def _order(self, effect: e.Order) -> str:
-        others = {"launch": self._launch, "delete-pod": self._delete_pod, "release": self._release}
+        others = {
+            "launch": self._launch, "admit": self._admit, "delete-pod": self._delete_pod, "release": self._release,
+        }  # fmt: skip
         if effect.what in others:
             return others[effect.what](effect)
         pod = self.pods.get(effect.server.uid)
