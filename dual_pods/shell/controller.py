@@ -34,6 +34,7 @@ _ASKS = (names.PREFIX + names.SERVER_PATCH, names.OLD_PREFIX + names.SERVER_PATC
 _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
 _OPEN = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
 _MESSAGE_MOST = 1000
+_LEADS_NO_MORE = "this controller doesn't lead any more"
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class Work:
         key, error, accelerators = e.key(effect), "", ()
         try:
             if not self.lease.leads:
-                raise Failed("this controller doesn't lead any more")
+                raise Failed(_LEADS_NO_MORE)
             accelerators = await _DO[type(effect)](self, effect) or ()
         except (Refused, *FAILS) as failure:
             error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
@@ -276,6 +277,8 @@ class Work:
             elif effect.what == "admit":
                 await self._write("PATCH", path, {"metadata": read, "spec": _OPEN}, STRATEGIC)
             else:
+                if not server.pool and not await self.lease.renew():  # an engine refuses no older token
+                    raise Failed(_LEADS_NO_MORE)
                 await self.servers.order(effect)
         except Refused as refused:
             if refused.code != 404:

@@ -13,11 +13,13 @@ from dual_pods.rules.place import Settings
 from dual_pods.shell.controller import Options, Work
 from dual_pods.shell.kube import MERGE, Kube, Refused
 from dual_pods.shell.lease import Lease
+from dual_pods.shell.servers import Failed, Servers
 from sidecar.terminal.logs import Log
 from tests.api_server.access import ADMINISTRATOR
 from tests.api_server.server import ApiServer
 
 PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 PATCH = "spec: {containers: [{name: inference-server, image: x, command: [vllm, serve, qwen]}]}"
 
 
@@ -59,6 +61,30 @@ def _there(server: ApiServer) -> Server:
 def _touched(server: ApiServer) -> None:
     """Another leader has bound it, or whatever else."""
     server.ask("PATCH", f"{PODS}/n-1-dual", {"metadata": {"labels": {names.DUAL: "b"}}}, content_type=MERGE)
+
+
+@pytest.mark.parametrize("what", ["wake", "sleep"])
+def test_an_engine_is_told_nothing_by_one_whose_lease_another_one_has(
+    server: ApiServer, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would obey: it knows no token."""
+    heard, order = list[Order](), Order(what, Server("u", "s", "default", pool=False))
+
+    async def hear(self: Servers, order: Order) -> None:
+        heard.append(order)
+
+    async def check(work: Work) -> None:
+        await work.lease.acquire()
+        await asyncio.gather(*(work._order(order) for _ in range(5)))
+        assert len(heard) == 5 and work.lease.leads
+        taken = {"spec": {"holderIdentity": "b", "leaseTransitions": work.lease.token + 1}}
+        server.ask("PATCH", f"{LEASES}/dual-pods", taken, content_type=MERGE)
+        with pytest.raises(Failed, match="doesn't lead any more"):
+            await work._order(order)
+        assert len(heard) == 5
+
+    monkeypatch.setattr(Servers, "order", hear)
+    _does(server, check)
 
 
 def test_a_pod_with_one_instance_is_made_with_a_gate_which_its_leader_takes_off(server: ApiServer) -> None:
