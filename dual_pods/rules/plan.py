@@ -205,8 +205,8 @@ class Plan:
                 return f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}"
             short[name] = max(count - memory[name].free, 0)
             if seen is None and most is not None:
-                asleep = (s.it.asleep_bytes for s in self.view.instances if s.it.state is State.ASLEEP)
-                short[name] = max(short[name], sum(each.get(name, 0) for each in asleep) - most)
+                asleep = (s.it.holds(name) for s in self.view.instances if s.it.state is State.ASLEEP)
+                short[name] = max(short[name], sum(asleep) - most)
         going = victims.enough(self.view.sleepers(self.view.wished(requester.uid)), short)
         if going is None:
             name = max(short, key=lambda each: short[each])

@@ -335,3 +335,19 @@ def test_a_requester_that_says_no_accelerators_is_asked_again(body: bytes) -> No
 def test_the_template_s_words() -> None:
     assert expanded("a {{ .NodeName }} {{- .LocalVolume -}}", {"NodeName": "n", "LocalVolume": "v"}) == "a n v"
     assert mapping("a: 1") == {"a": 1}
+
+
+def test_what_a_pool_says_of_a_model_is_read_with_its_weights() -> None:
+    bytes_ = {"bytes": {"0": 4}, "asleep_bytes": {"0": 1, "host": 9}, "weights": {"0": 5}, "parked": {"0": 7}}
+    rest = {
+        "why": "",
+        "devices": ["0"],
+        "last_used": None,
+        "port": None,
+        "pinned": True,
+        "turn": 0,
+        "estimate_ms": None,
+    }
+    model = {"name": "i1", "state": "asleep", "turn": 0, "estimate_ms": None, **bytes_, **rest}
+    it = reading.told(json.dumps({"models": [model], "ports": {"i1": 9}}).encode()).instances["i1"]
+    assert (it.holds("0"), it.takes("0"), it.port) == (6, 11, 9)

@@ -82,7 +82,7 @@ def test_status_says_what_each_waits_for(
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
             "instance": "", "server": "", "since": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
-              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}}  # fmt: skip
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
     servers = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},

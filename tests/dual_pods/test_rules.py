@@ -153,6 +153,32 @@ def test_sleepers_go_until_they_hold_no_more_than_they_may() -> None:
     assert [wish for wish in it.wishes.values() if it.awake_or_asleep(wish)] == ["newer", "next"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"sleepers_bytes": 10 * GIB}])
+def test_weights_in_gms_are_part_of_what_a_sleeper_has(settings: dict[str, int]) -> None:
+    it = _settled(Mode.SWAP, {"old": 60 * GIB}, **settings)
+    [engine] = it._engines()
+    engine.weights, engine.held = 50 * GIB, engine.asleep + 50 * GIB
+    it.tell_all()
+    uid = it.request("b", "n", ("n-0",), "next", (20 if settings else 40) * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid), it.machine.waits[uid]
+    assert it.machine.counts["evictions"] == 1 and not it.awake_or_asleep("old")
+
+
+@pytest.mark.parametrize("where", ["weights", "parked"])
+@pytest.mark.parametrize(("others", "fits"), [(10, True), (11, False)])
+def test_a_wake_needs_what_is_parked_and_not_what_is_in_gms_already(where: str, others: int, fits: bool) -> None:
+    """It holds 1.75 GiB asleep, and takes 70 GiB awake, of 80: the world raises Violation where that doesn't fit."""
+    it = _settled(Mode.SWAP, {"qwen": 70 * GIB})
+    [engine] = it._engines()
+    setattr(engine, where, 50 * GIB)
+    engine.held, it.foreign["n-0"] = engine.asleep + engine.weights, others * GIB
+    it.tell_all()
+    uid = it.request("b", "n", ("n-0",), "qwen", 70 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid) is fits, it.machine.waits[uid]
+
+
 def test_a_sleeper_that_cant_be_sent_away_is_said_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     it = _settled(Mode.SWAP, {"old": 60 * GIB}, sleepers_bytes=0)
     monkeypatch.setattr(it, "_order", lambda effect: "forbidden")

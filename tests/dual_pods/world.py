@@ -46,6 +46,9 @@ class Engine:
     held: int = 0
     """What it holds now, on each."""
     asleep: int = 0
+    weights: int = 0
+    """In GMS, in whichever state: part of what it needs, and of what it holds."""
+    parked: int = 0
     measured: bool = False
     last_used: float = 0.0
 
@@ -476,11 +479,11 @@ class World:
             return
         seen = {}
         for engine in pod.engines.values():
-            each = dict.fromkeys(engine.accelerators, engine.needs) if engine.measured else {}
-            asleep = dict.fromkeys(engine.accelerators, engine.asleep)
-            seen[engine.id] = Instance(
-                engine.id, engine.state, engine.accelerators, engine.why, each, asleep, engine.last_used, 9
-            )
+            beside = engine.needs - max(engine.weights, engine.parked)
+            sizes = beside if engine.measured else 0, engine.asleep, engine.weights, engine.parked
+            each, asleep, weights, parked = (dict.fromkeys(engine.accelerators, count) for count in sizes)
+            it = Instance(engine.id, engine.state, engine.accelerators, engine.why, each, asleep, weights, parked)
+            seen[engine.id] = replace(it, last_used=engine.last_used, port=9)
         memory = {}
         if fact.pool:
             for name in self.nodes[fact.node]:
