@@ -89,8 +89,6 @@ class Place:
     slept: dict[str, float] = field(default_factory=dict)
     """When an instance on an accelerator last went to sleep, or went."""
     tries: dict[Key, Try] = field(default_factory=dict)
-    since: dict[str, float] = field(default_factory=dict)
-    """When a requester was seen first."""
 
 
 class View:

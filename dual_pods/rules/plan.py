@@ -42,6 +42,7 @@ class Plan:
         self.waits: dict[str, tuple[Phase, str]] = {}
         """Requester -> how far it is, and what it waits for, in a sentence."""
         self.look_at = math.inf
+        self.evictions = 0
         self.bindings = {s.uid: dict[str, str]() for s in self.view.running}
         """As they are to be."""
         self.ending: set[str] = set()
@@ -89,6 +90,14 @@ class Plan:
         """Once: what was said is held back for ever."""
         self._do(Say(pod, reason, sentence, warning))
 
+    def _do_anew(self, order: Order, reason: str, says: str) -> bool:
+        """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""
+        known = self._tried(order)
+        is_new = self._do(order) and not known.why and not known.until
+        if is_new:
+            self._do(Say(order.server, reason, says, again=True))
+        return is_new
+
     def _do_for(self, requester: Requester, effect: Effect, reason: str = "", says: str = "") -> str:
         """Why it failed when it was tried last, which its requester is told; empty if it didn't."""
         if self._do(effect) and says:
@@ -97,10 +106,6 @@ class Plan:
         if known.why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
             self._say(requester, "Failed", known.why, warning=True)
         return known.why
-
-    def _refuse(self, requester: Requester, why: str) -> tuple[Phase, str]:
-        self._say(requester, "Refused", why, warning=True)
-        return Phase.REFUSED, why
 
     # -- one requester ---------------------------------------------------------------------------------------------
 
@@ -114,23 +119,30 @@ class Plan:
                 self.ending.add(requester.marks.get(names.INSTANCE, ""))
 
     def _serve(self, requester: Requester) -> tuple[Phase, str]:
-        place, view = self.place, self.view
-        if requester.ask is None:
-            return self._refuse(requester, requester.wrong)
-        if not requester.running or not requester.ip:
-            return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
-        if requester.uid not in place.accelerators:
-            why = self._do_for(requester, Query(requester))
-            return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
-        late = place.since[requester.uid] + self.settings.bound_s
-        found = view.bound.get(requester.uid)
-        phase, sentence = self._drive(requester, *found) if found else self._bind(requester)
-        if phase is not Phase.READY:
+        try:
+            phase, sentence = self._advance(requester)
+        except BadPatch as error:
+            phase, sentence = Phase.REFUSED, str(error)
+            self._say(requester, "Refused", sentence, warning=True)
+        late = requester.created + self.settings.bound_s
+        if phase not in (Phase.READY, Phase.REFUSED):
             self._look_at(late if late > self.now else math.inf)
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"
-                self._say(requester, "Late", about, warning=True)
+                self._do(Say(requester, "Late", about, warning=True, once=True))
         return phase, sentence
+
+    def _advance(self, requester: Requester) -> tuple[Phase, str]:
+        """Raises BadPatch where it can never be served, with the reason."""
+        if requester.ask is None:
+            raise BadPatch(requester.wrong)
+        if not requester.running or not requester.ip:
+            return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
+        if requester.uid not in self.place.accelerators:
+            why = self._do_for(requester, Query(requester))
+            return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
+        found = self.view.bound.get(requester.uid)
+        return self._drive(requester, *found) if found else self._bind(requester)
 
     def _bind(self, requester: Requester) -> tuple[Phase, str]:
         """Rules 1 to 7: finds an instance, or room for one, and promises it."""
@@ -180,29 +192,30 @@ class Plan:
         if not hot:
             return ""
         it, server = hot[0].it, hot[0].server
-        why = f" ({it.why})" if it.why else ""
+        why = it.why or self._tried(Order("sleep", server, it.id)).why
+        why = f" ({why})" if why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
 
     def _end(self, seen: Seen) -> str:
         """Why that failed when it was tried last; empty if it didn't."""
-        order = Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)
         if seen.server.pool or not seen.server.leaving:
-            self._do(order)
-        return self._tried(order).why
+            self._do(_deletion(seen))
+        return self._tried(_deletion(seen)).why
 
     def _room(self, requester: Requester, seen: Seen | None) -> str:
-        """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room."""
+        """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
+        Raises BadPatch where there can never be enough.
+        """
         memory, most = self.view.memory, self.settings.sleepers_bytes
         if not memory:
             return self._measured_room(requester, seen)
         needs, short = self.view.needs(requester, seen), dict[str, int]()
         for name, count in needs.items():
             if name not in memory:
-                return (
-                    f"the ledger of {self.place.name} knows no accelerator {name}; it has {', '.join(sorted(memory))}"
-                )
+                has = ", ".join(sorted(memory))
+                raise BadPatch(f"the ledger of {self.place.name} knows no accelerator {name}; it has {has}")
             if count > memory[name].total:
-                return f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}"
+                raise BadPatch(f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}")
             short[name] = max(count - memory[name].free, 0)
             if seen is None and most is not None:
                 asleep = (s.it.holds(name) for s in self.view.instances if s.it.state is State.ASLEEP)
@@ -250,8 +263,9 @@ class Plan:
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
         for seen in (seen for seen in self.view.instances if seen.it.id in ids):
-            whys.add(self._end(seen))
-            self._say(seen.server, "Evicted", f"instance {seen.it.id}, which sleeps, goes: its memory is needed")
+            says = f"instance {seen.it.id}, which sleeps, goes: its memory is needed"
+            self.evictions += self._do_anew(_deletion(seen), "Evicted", says)
+            whys.add(self._tried(_deletion(seen)).why)
         says = f"sleeping instances go first: {', '.join(sorted(ids))}"
         return ": ".join([says, *sorted(whys - {""})]) if ids else ""
 
@@ -314,10 +328,7 @@ class Plan:
         accelerators = self.place.accelerators[requester.uid]
         if missing := self._quiet(accelerators, instance) or self._room(requester, None):
             return Phase.WAITING, missing
-        try:
-            launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
-        except BadPatch as error:
-            return self._refuse(requester, str(error))
+        launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
         says = f"instance {instance} is launched for it in server pod {server.name}"
         why = self._do_for(requester, launch, "Launching", says)
         return Phase.LAUNCHING, why or f"instance {instance} is being launched"
@@ -360,8 +371,12 @@ class Plan:
         if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way or server.gated:
             self._end(seen)
         elif it.state is State.AWAKE:
-            if self._do(Order("sleep", server, it.id)):
-                self._say(server, "Sleeping", f"instance {it.id} goes to sleep: no requester has it")
+            order = Order("sleep", server, it.id)
+            if self._tried(order).failures < self.settings.tries:
+                self._do_anew(order, "Sleeping", f"instance {it.id} goes to sleep: no requester has it")
+            else:
+                says = f"instance {it.id} goes, as it can't sleep: {self._tried(order).why}"
+                self._do_anew(_deletion(seen), "Failed", says)
         elif it.state is State.OFF and server.pool:
             self._do(Order("delete", server, it.id))  # it was launched for a requester that has gone
 
@@ -417,3 +432,7 @@ class Plan:
         new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
         if new_labels or new:
             self._do(Mark(pod, new_labels, new))
+
+
+def _deletion(seen: Seen) -> Order:
+    return Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)
