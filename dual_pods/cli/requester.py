@@ -13,7 +13,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from dual_pods.rules import names
 from dual_pods.shell import devices
 from dual_pods.shell.requester import Requester
 from sidecar.terminal import commands
@@ -31,9 +33,9 @@ examples:
 
 
 def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise BadValue(f"{text!r} is no port; allowed: 1 to 65535")
-    return int(text)
+    if port := names.port(text):
+        return port
+    raise BadValue(f"{text!r} is no port; allowed: 1 to 65535")
 
 
 def _ports(text: str) -> list[int]:
@@ -61,6 +63,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
                "after SIGTERM; less than the pod's terminationGracePeriodSeconds (30 unless said)")  # fmt: skip
     it.setting("--accelerators", default="", metavar="ID,...", help="what this pod got; empty: as its variables or the "
                "driver say")  # fmt: skip
+    it.setting("--pod-uid", default="", metavar="UID", env="POD_UID", help="its pod's: what is meant for another pod, "
+               "which had its address before, is refused then")  # fmt: skip
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     return it
 
@@ -73,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if both := own & relays:
         it.error(f"port {min(both)} can't lead to the instance and be its own: see --admin-port and --probes-port")
     log = Log("dual-pods-requester", json=options.log_format == "json")
-    requester = Requester(lambda: devices.names(options.accelerators, os.environ), devices.memory_mib, log)
+    accelerators = partial(devices.names, options.accelerators, os.environ)
+    requester = Requester(accelerators, devices.memory_mib, options.pod_uid, log)
 
     async def serve() -> int:
         told = asyncio.Event()

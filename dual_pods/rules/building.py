@@ -39,7 +39,7 @@ _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
 
 def ask(pod: Mapping[str, Any]) -> Ask:
     """Raises BadPatch, with a sentence about the user's annotation."""
-    annotations = pod["metadata"].get("annotations") or {}
+    annotations = pod["metadata"]["annotations"]
     node = pod["spec"].get("nodeName") or ""
     known = {"NodeName": node, "LocalVolume": f"{node}-local"}
     patch = mapping(expanded(names.said(annotations, names.SERVER_PATCH) or "", known))
@@ -82,9 +82,10 @@ def _plain(spec: Mapping[str, Any]) -> Object:
 
 
 def _plain_container(container: Mapping[str, Any], claims: set[str]) -> Object:
-    """How it is asked whether it is well is the requester's own: the patch says how the engine is."""
+    """How it is asked whether it is well is the requester's own: the patch says how the engine is. So is its uid."""
     own = container["name"] == names.CONTAINER
     found = {key: value for key, value in container.items() if not (own and key in _OF_ITS_HEALTH)}
+    found["env"] = [v for v in container.get("env") or () if not (own and v["name"] == names.POD_UID)]
     found["volumeMounts"] = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
     resources = container.get("resources") or {}
     kept = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]
@@ -116,9 +117,9 @@ def _port(container: Mapping[str, Any]) -> int:
         flag, _, value = word.partition("=")
         if flag == "--port":
             value = value or (words[number + 1] if number + 1 < len(words) else "")
-            if not value.isascii() or not value.isdigit() or not 0 < int(value) < 65536:
-                raise BadPatch(f"--port {value[:40]!r} is no port")
-            return int(value)
+            if found := names.port(value):
+                return found
+            raise BadPatch(f"--port {value[:40]!r} is no port")
     for port in container.get("ports") or ():
         if isinstance(port.get("containerPort"), int):
             return int(port["containerPort"])
@@ -128,7 +129,7 @@ def _port(container: Mapping[str, Any]) -> int:
 def _entry(container: Mapping[str, Any]) -> Object:
     """`vllm serve MODEL ...` becomes the pool's words for it; any other command is one that the pool starts."""
     words = _command(container)
-    environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or () if "valueFrom" not in v}
+    environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or ()}
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
         return {"engine": "vllm", "arguments": _without(words[2:], ("--port", "--host")), **entry}
@@ -185,7 +186,7 @@ def pinned_to(spec: Mapping[str, Any]) -> str:
     try:
         affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         term = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]
-        return str(term["values"][0]) if term["key"] == _WHERE and len(term["values"]) == 1 else ""
+        return str(term["values"][0]) if term["key"] == _WHERE else ""
     except (KeyError, IndexError, TypeError):
         return ""
 

@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def look_at(self) -> float:
-        return min(self._looks.values(), default=math.inf) if self.listed else math.inf
+        return min(self._looks.values(), default=math.inf)
 
     def feed(self, event: e.Event, now: float) -> list[e.Effect]:
         """Raises nothing: whatever comes is a fact, or the outcome of an effect."""
@@ -88,8 +88,7 @@ class Machine:
 
     def _counted(self, place: Place, key: e.Key) -> str:
         """As what it is counted: the first start of an instance is a launch already."""
-        told = place.told.get(key[1]) if key[0] == "wake" else None
-        starts = told is not None and key[2] in told.instances and told.instances[key[2]].state is State.OFF
+        starts = key[0] == "wake" and place.told[key[1]].instances[key[2]].state is State.OFF
         return "" if starts else _COUNTED.get(key[0], "")
 
     def place(self, name: str) -> Place:
@@ -117,14 +116,13 @@ class Machine:
             return []
         touched = self._moved(pod.uid, pod.node)
         place = self.place(pod.node)
-        self._settled(place, ("mark", pod.uid))
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
             return [*touched, place.name]
         place.servers[pod.uid] = pod
         if pod.asleep_since:  # a controller of before has seen it
             self._sleeps(place, pod.accelerators, min(pod.asleep_since, now))
-        if pod.ended or not pod.running:
+        if not pod.running:
             place.told.pop(pod.uid, None)
         if pod.ended and not (isinstance(before, Server) and before.ended):
             self._sleeps(place, pod.accelerators, now)
@@ -169,14 +167,15 @@ class Machine:
     def _listed(self, event: e.Listed, now: float) -> list[str]:
         self.listed = True
         for place in self.places.values():
-            if place.name and place.node is None and place.gone_since is None:
+            if place.name and place.node is None:
                 place.gone_since = now
         return list(self.places)
 
     def _tells(self, event: e.Tells, now: float) -> list[str]:
-        place, server = self._of(event.uid), self.server(event.uid)
-        if place is None or server is None or not server.running:
+        server = self.server(event.uid)
+        if server is None or not server.running:
             return []
+        place = self.places[server.node]
         before = place.told.pop(event.uid, Told({}))
         if event.told is None:
             return [place.name]
@@ -210,9 +209,8 @@ class Machine:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
         key, effect = e.key(event.effect), event.effect
         place = self._of(key[1]) or self.places.get(key[1])
-        known = place.tries.get(key) if place is not None else None
-        if place is None or known is None or not known.busy:
-            return []
+        if place is None or key not in place.tries:
+            return []  # it is about a pod that has gone
         if event.error:
             self._failed(place, key, event.error, now)
         elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
@@ -223,7 +221,7 @@ class Machine:
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
         else:
             settled = math.inf if key[0] == "say" else now + self.settings.settle_s
-            place.tries[key] = replace(known, busy=False, until=settled, why="")
+            place.tries[key] = replace(place.tries[key], busy=False, until=settled, why="")
         return [place.name]
 
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
@@ -237,7 +235,7 @@ class Machine:
     def _settled(self, place: Place, key: e.Key) -> None:
         """What was asked for has shown: it may be asked for again at once. What failed keeps its pause."""
         known = place.tries.get(key)
-        if known is not None and not known.busy and not known.why:
+        if known is not None and not known.why:
             place.tries[key] = replace(known, until=0.0)
 
 

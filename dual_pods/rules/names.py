@@ -13,6 +13,8 @@ from typing import Any
 PREFIX, OLD_PREFIX = "dual-pods.llm-d.ai/", "dual-pod.llm-d.ai/"
 CONTAINER = "inference-server"
 ADMIN_PORT = 8081
+POD_UID = "POD_UID"
+"""A requester's variable: its pod's uid."""
 SERVER_PATCH, ADMIN_PORT_NAME, ROLE = "server-patch", "admin-port", "role"
 CONFIG = "inference-server-config"
 """FMA's reference to a custom resource, which isn't served here."""
@@ -42,6 +44,12 @@ def said(annotations: Mapping[str, str], name: str) -> str | None:
 def label(name: str) -> str:
     """A pod's name, as a label's value may be."""
     return name[:63].rstrip(".-")
+
+
+def port(text: str) -> int:
+    """0: it is none."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return number if number < 65536 else 0
 
 
 def digest(value: Any) -> str:

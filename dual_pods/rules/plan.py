@@ -92,10 +92,10 @@ class Plan:
 
     def _do_anew(self, order: Order, reason: str, says: str) -> bool:
         """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""
-        known = self._tried(order)
+        known, say = self._tried(order), Say(order.server, reason, says, again=True)
         is_new = self._do(order) and not known.why and not known.until
-        if is_new:
-            self._do(Say(order.server, reason, says, again=True))
+        if is_new or self._tried(say).why:
+            self._do(say)
         return is_new
 
     def _do_for(self, requester: Requester, effect: Effect, reason: str = "", says: str = "") -> str:
@@ -198,8 +198,7 @@ class Plan:
 
     def _end(self, seen: Seen) -> str:
         """Why that failed when it was tried last; empty if it didn't."""
-        if seen.server.pool or not seen.server.leaving:
-            self._do(_deletion(seen))
+        self._do(_deletion(seen))
         return self._tried(_deletion(seen)).why
 
     def _room(self, requester: Requester, seen: Seen | None) -> str:
@@ -216,7 +215,7 @@ class Plan:
                 raise BadPatch(f"the ledger of {self.place.name} knows no accelerator {name}; it has {has}")
             if count > memory[name].total:
                 raise BadPatch(f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}")
-            short[name] = max(count - memory[name].free, 0)
+            short[name] = count - memory[name].free
             if seen is None and most is not None:
                 asleep = (s.it.holds(name) for s in self.view.instances if s.it.state is State.ASLEEP)
                 short[name] = max(short[name], sum(asleep) - most)

@@ -52,7 +52,7 @@ def _of_any(pod: Object) -> dict[str, Any]:
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     """`ask` makes of it what is to be run, or raises BadPatch."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    annotations = meta.get("annotations") or {}
+    annotations = meta["annotations"]
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
     states = [c for c in status.get("containerStatuses") or () if c["name"] == names.CONTAINER]
     placed = _condition(status, "PodScheduled")
@@ -74,7 +74,7 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         running=any("running" in (state.get("state") or {}) for state in states),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
         ready=_condition(status, "Ready").get("status") == "True",
-        restarts=sum(state.get("restartCount") or 0 for state in states),
+        restarts=sum(state.get("restartCount", 0) for state in states),
         ask=wanted,
         wrong=wrong,
         admin_port=port,
@@ -87,8 +87,8 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
 def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
     text = names.said(annotations, names.ADMIN_PORT_NAME) or str(names.ADMIN_PORT)
     named = {p.get("name"): p["containerPort"] for p in container.get("ports") or ()}
-    port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else named.get(text, 0)
-    if 0 < port < 65536:
+    port: int = named.get(text) or names.port(text)
+    if port:
         return port
     raise BadPatch(f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it")
 
@@ -107,6 +107,7 @@ def server(pod: Object) -> Server:
     words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
     placed = _condition(status, "PodScheduled")
     words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
+    ended = status.get("phase") in _OVER or terminated or never_placed
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
@@ -118,9 +119,9 @@ def server(pod: Object) -> Server:
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
-        running=bool(states) and all("running" in state for state in states),
+        running=not ended and bool(states) and all("running" in state for state in states),
         leaving=leaving,
-        ended=status.get("phase") in _OVER or terminated or never_placed,
+        ended=ended,
         why="; ".join(words)[:500],
         gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),
         held=names.FINALIZER in (meta.get("finalizers") or ()),
@@ -169,8 +170,10 @@ def told(body: bytes) -> Told:
             raise BadAnswer(f"it isn't understood: {error}") from None
         more = m.why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, pool.ports.get(m.name, 0)
         instances[m.name] = Instance(m.name, m.state, frozenset(m.devices), *more)
-    known = [d for d in pool.devices if d.total is not None and d.free is not None]
-    return Told(instances, {d.uuid: Memory(d.total or 0, d.free or 0, d.leased) for d in known})
+    memory = {
+        d.uuid: Memory(d.total, d.free, d.leased) for d in pool.devices if d.total is not None and d.free is not None
+    }
+    return Told(instances, memory)
 
 
 def accelerators(body: bytes) -> tuple[str, ...]:

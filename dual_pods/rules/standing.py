@@ -27,6 +27,8 @@ class Target:
     port: int = 0
     """Where the ports lead; 0: to the same port there."""
     token: int = field(default=0, compare=False)
+    pod: str = field(default="", compare=False)
+    """The uid of the requester that is meant: an address may be another pod's by now. Empty: not said."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Standing:
         if target.token and target.token < self.token:
             return None
         token = max(target.token, self.token)
-        if self.ending or (target == self.target and target.url):
+        if self.ending or target == self.target:
             return replace(self, token=token)
         if not target.url:
             return Standing(target, True, token, "the controller says that it is ready")

@@ -27,10 +27,9 @@ def cost(chosen: Sequence[Instance], short: frozenset[str]) -> Cost:
 
 def cover(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance] | None:
     """The set that goes. None: no set covers them all."""
-    useful = [sleeper for sleeper in sleepers if sleeper.accelerators & short]
-    if not short <= frozenset().union(*(sleeper.accelerators for sleeper in useful)):
+    if not short <= frozenset().union(*(sleeper.accelerators for sleeper in sleepers)):
         return None
-    return _exact(useful, short) if len(short) <= EXACT else _greedy(useful, short)
+    return _exact(sleepers, short) if len(short) <= EXACT else _greedy(sleepers, short)
 
 
 def _exact(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]:

@@ -55,10 +55,11 @@ class _Relayed:
 
 class Requester:
     def __init__(
-        self, accelerators: Callable[[], list[str]], memory_mib: Callable[[], dict[str, int]], log: Log
+        self, accelerators: Callable[[], list[str]], memory_mib: Callable[[], dict[str, int]], uid: str, log: Log
     ) -> None:
+        """`uid`: its pod's; empty: it isn't known."""
         self.standing = Standing()
-        self.log = log
+        self.uid, self.log = uid, log
         self._http = HttpClient(body_bytes=1 << 20)
         self._servers: list[HttpServer] = []
         self._relays: list[asyncio.Server] = []
@@ -151,6 +152,9 @@ class Requester:
             said = msgspec.json.decode(request.body, type=Target) if request.body.strip() else Target()
         except msgspec.MsgspecError as error:
             answering.refuse(reply, 400, f"this isn't where an instance is: {error}")
+            return
+        if said.pod and self.uid and said.pod != self.uid:
+            answering.refuse(reply, 421, f"pod {said.pod} had this address before; this is pod {self.uid}")
             return
         standing = decide(said)
         if standing is None:

@@ -60,7 +60,7 @@ class Servers:
     def seen(self, server: Server) -> None:
         known = self._watches.get(server.uid)
         where = server.ip, server.port
-        if not server.running or not server.ip or server.ended:
+        if not server.running or not server.ip:
             self.gone(server.uid)
         elif known is None or known[0] != where:
             self.gone(server.uid)
@@ -151,7 +151,7 @@ class Servers:
 
     async def relay(self, requester: Requester, target: Target | None) -> None:
         at = _admin(requester, "/v1/become-ready" if target else "/v1/become-unready")
-        await self._ask("POST", at, replace(target or Target(), token=self._token()))
+        await self._ask("POST", at, replace(target or Target(), token=self._token(), pod=requester.uid))
 
 
 def _admin(requester: Requester, path: str) -> str:

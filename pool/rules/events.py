@@ -125,7 +125,9 @@ class LedgerSeen(Event, frozen=True):
 
 
 class WeightsSeen(Event, frozen=True):
-    """GMS of one device. None: it doesn't answer, so nothing of it is parked now; what it has is where it was."""
+    """GMS of one device. None: it doesn't answer, or has just begun and awaits what processes have of it: so nothing is
+    parked or dropped now, and what it had is where it was.
+    """
 
     device: str
     here: dict[str, int] | None
@@ -138,6 +140,13 @@ class WeightsSeen(Event, frozen=True):
 
 class ParkEnded(Event, frozen=True):
     """A wish to park has been carried out; or hasn't, and this is why."""
+
+    model: str
+    why: str = ""
+
+
+class DropEnded(Event, frozen=True):
+    """The same, of a wish to drop."""
 
     model: str
     why: str = ""
@@ -183,6 +192,14 @@ class End(Effect, frozen=True):
 
 class Park(Effect, frozen=True):
     """Its weights are to go from its devices to host memory."""
+
+    model: str
+    most_s: float
+    """After that it has failed."""
+
+
+class Drop(Effect, frozen=True):
+    """Its weights are given up, in its devices and in host memory. It has no engine."""
 
     model: str
 

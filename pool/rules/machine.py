@@ -31,7 +31,9 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
 14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
-    again after a pause that grows.
+    again after a pause that grows, or when GMS is back.
+15. Where nothing of that gives a model room for which requests wait, weights of models that are OFF are dropped: least
+    recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
 """
 
 import math
@@ -52,6 +54,10 @@ HISTORY = 200
 SHARE_OF_S = 600.0
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
+PARKS_S, PARKS_TIMES = 30.0, 10.0
+"""How long a process that parks may take, and how many times as long as usual beside: what hangs holds up the models
+that wait for the room.
+"""
 SETTLE_S = 5.0
 """How long a pool that begins waits for the locks of what runs."""
 Effects = Any
@@ -106,7 +112,9 @@ class Machine:
             if model is None:
                 pinned = self._pins.get(name, rules.entry.pin)
                 learned = self._learned.get(name, e.Learned())
-                self.models[name] = Model(rules, pinned=pinned, learned=learned, since=self.context.now)
+                model = self.models[name] = Model(rules, pinned=pinned, learned=learned, since=self.context.now)
+                for said in self.picture.gms.values():
+                    self._weigh(model, said)
                 continue
             if (runs_as(model.rules.entry), model.rules.entry.memory) != (runs_as(rules.entry), rules.entry.memory):
                 self._learn(model, bytes={})  # what was measured was another one's
@@ -207,16 +215,23 @@ class Machine:
         self.context.changed = True
 
     def _on_weights(self, event: e.WeightsSeen) -> None:
-        device = event.device
-        self.picture.host_left[device] = event.host_left
+        it, device = self.picture, event.device
         if event.here is None:
+            it.gms_away.add(device)
             return
-        for name, model in self.models.items():
-            for has, said in ((model.weights, event.here), (model.parked, event.parked)):
-                size = said.get(name, 0)
-                self.context.changed = self.context.changed or size != has.get(device, 0)
-                has.pop(device, None)
-                has |= {device: size} if size else {}
+        self.context.changed = self.context.changed or it.gms.get(device) != event
+        it.gms[device] = event
+        for model in self.models.values():
+            self._weigh(model, event)
+            if device in it.gms_away and device in model.weights:  # what it couldn't do while it was away
+                model.parks_failed, model.park_at = 0, -math.inf
+                model.drops_failed, model.drop_at = 0, -math.inf
+        it.gms_away.discard(device)
+
+    def _weigh(self, model: Model, said: e.WeightsSeen) -> None:
+        for has, sizes in ((model.weights, said.here or {}), (model.parked, said.parked)):
+            has.pop(said.device, None)
+            has |= {said.device: sizes[model.name]} if sizes.get(model.name) else {}
 
     def _on_parked(self, event: e.ParkEnded) -> None:
         model, now = self.models.get(event.model), self.context.now
@@ -233,6 +248,21 @@ class Machine:
         self._learn(model, park_s=averaged(model.learned.park_s, now - model.wished_at))
         model.parked, model.weights, model.parks_failed = model.parked | model.weights, {}, 0
         self.context.note("parked", model=model.name, bytes=sum(model.parked.values()))
+
+    def _on_dropped(self, event: e.DropEnded) -> None:
+        model, now = self.models.get(event.model), self.context.now
+        if model is None or model.wish is not Wish.DROP:
+            return
+        model.wish = Wish.NONE
+        self.context.changed = True
+        if event.why:
+            model.drops_failed += 1
+            model.drop_at = now + pause_s(model.drops_failed)
+            again_s = round(model.drop_at - now, 1)
+            self.context.note("drop_failed", model=model.name, why=event.why, again_in_s=again_s)
+            return
+        model.weights, model.parked, model.drops_failed = {}, {}, 0
+        self.context.note("dropped", model=model.name)
 
     def _measure(self, model: Model) -> None:
         """What it has while it is awake is what it needs."""
@@ -281,6 +311,8 @@ class Machine:
             if model.leaving and not model.child.running and model.wish is Wish.NONE and not model.demand.busy:
                 del self.models[name]
                 self.context.out.append(e.End(name))
+                if model.weights or model.parked:
+                    self.context.out.append(e.Drop(name))
                 self.context.changed = True
 
     def _settle(self) -> None:
@@ -299,6 +331,8 @@ class Machine:
                 self.context.changed = True
             if model.park_at > -math.inf and not self.context.wait_until(model.park_at):
                 model.park_at = -math.inf
+            if model.drop_at > -math.inf and not self.context.wait_until(model.drop_at):
+                model.drop_at = -math.inf
 
     def _on_tick(self, event: e.Tick) -> None:
         pass
@@ -378,11 +412,15 @@ class Machine:
             self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
         for name in step.park:
             self.models[name].wished(Wish.PARK, now)
-            context.out.append(e.Park(name))
+            context.out.append(e.Park(name, round(PARKS_S + PARKS_TIMES * self.models[name].park_s)))
+        for name in step.drop:
+            self.models[name].wished(Wish.DROP, now)
+            context.out.append(e.Drop(name))
         if step.room_first:
             model.behind, model.lacks_since = model.behind | set(step.sleep), now
-            parks = {"park": ",".join(step.park)} if step.park else {}
-            context.note("makes_room", model=model.name, sleep=",".join(step.sleep), **parks)
+            done = {"sleep": step.sleep, "end": step.end, "park": step.park, "drop": step.drop}
+            said = {what: ",".join(names) for what, names in done.items() if names or what == "sleep"}
+            context.note("makes_room", model=model.name, **said)
             return
         starts = not model.child.running
         for_it = {"for_it": ",".join((*step.sleep, *step.end))} if step.sleep or step.end else {}
@@ -446,5 +484,6 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.LauncherSeen: Machine._on_launcher,
     e.WeightsSeen: Machine._on_weights,
     e.ParkEnded: Machine._on_parked,
+    e.DropEnded: Machine._on_dropped,
     e.Tick: Machine._on_tick,
 }

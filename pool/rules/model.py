@@ -31,6 +31,7 @@ class Wish(enum.Enum):
     WAKE = "wake"
     SLEEP = "sleep"
     PARK = "park"
+    DROP = "drop"
 
 
 @dataclass
@@ -139,6 +140,9 @@ class Model:
     parks_failed: int = 0
     park_at: float = -math.inf
     """They couldn't be parked: not tried again before that."""
+    drops_failed: int = 0
+    drop_at: float = -math.inf
+    """They couldn't be dropped: not tried again before that."""
     learned: Learned = field(default_factory=Learned)
     swaps: int = 0
     pauses: int = 0
@@ -200,7 +204,7 @@ class Model:
 
     @property
     def wake_s(self) -> float:
-        if self.parked:
+        if self.parked or self.wish is Wish.PARK:
             return self.wake_parked_s
         return WAKE_S if self.learned.wake_s is None else self.learned.wake_s
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pool.entries import State
-from pool.rules.events import HOST, HostRules
+from pool.rules.events import HOST, HostRules, WeightsSeen
 from pool.rules.model import ON_DEVICE, Model, Wish
 from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
 
@@ -32,8 +32,10 @@ class Picture:
     """The launcher answers."""
     settled: bool = False
     """All that ran when this pool began has been seen."""
-    host_left: dict[str, int] = field(default_factory=dict)
-    """Device -> how much more of the host's memory its weights may take."""
+    gms: dict[str, WeightsSeen] = field(default_factory=dict)
+    """The newest of each device."""
+    gms_away: set[str] = field(default_factory=set)
+    """Devices whose GMS doesn't answer: nothing of them is parked or dropped."""
     budget: SwapBudget = field(default_factory=lambda: SwapBudget(0.1))
 
     @property
@@ -48,13 +50,19 @@ class Picture:
     @property
     def most(self) -> dict[str, int]:
         """What all models together may have, with the budget of those that are asleep."""
-        return (self.room or {}) | {_asleep(device): most for device, most in self.host.asleep.items()}
+        others = {device: self._of_no_model(device) for device in self.room or {}}
+        room = {device: max(most - others[device], 0) for device, most in (self.room or {}).items()}
+        return room | {_asleep(device): most for device, most in self.host.asleep.items()}
+
+    def _of_no_model(self, device: str) -> int:
+        """What weights take of it that are no model's any more."""
+        here = (self.gms[device].here or {}) if device in self.gms else {}
+        return sum(size for name, size in here.items() if name not in self.models)
 
     def weigh(self) -> None:
         taken = together(model.weights for model in self.models.values())
-        self.beside_weights = {
-            device: max(most - taken.get(device, 0), 0) for device, most in (self.room or {}).items()
-        }
+        most = self.most
+        self.beside_weights = {device: max(most[device] - taken.get(device, 0), 0) for device in self.room or {}}
 
     def taken(self) -> dict[str, int]:
         """What all models have, or will when what is under way is done."""
@@ -88,17 +96,18 @@ def _asleep(device: str) -> str:
 @dataclass(frozen=True)
 class Up:
     """This model is to be awake (or to be started); these are put to sleep for it, these ended, and of these the
-    weights parked.
+    weights parked, or dropped.
     """
 
     model: str
     sleep: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
     park: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     cost_s: float = 0.0
     """What a budget pays for it."""
     room_first: bool = False
-    """It is wished once weights are parked; or was wished already, and lacks room."""
+    """It is wished once weights are gone; or was wished already, and lacks room."""
 
 
 @dataclass(frozen=True)
@@ -226,26 +235,48 @@ def too_large(it: Picture, model: Model) -> bool:
 
 def most_for(it: Picture, model: Model) -> dict[str, int]:
     """What all models together may have, without the weights of others that stay in the device."""
-    goes = parkable(it, model.name)
-    stay = together(one.weights for one in it.models.values() if one.name != model.name and one not in goes)
+    stay = together(one.weights for one in staying(it, model))
     return {device: most - stay.get(device, 0) for device, most in it.most.items()}
+
+
+def staying(it: Picture, model: Model) -> list[Model]:
+    """Others whose weights nothing takes away for it."""
+    goes = [*parkable(it, model.name), *droppable(it, model)]
+    return [one for one in it.models.values() if one.weights and one.name != model.name and one not in goes]
 
 
 def parkable(it: Picture, up: str = "") -> list[Model]:
     """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
     that are on their way, then those that are missed least.
     """
-    left, found = dict(it.host_left), list[Model]()
+    left = {device: said.host_left for device, said in it.gms.items() if device not in it.gms_away}
+    found = list[Model]()
     others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
     others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
     for one in others:
-        takes = {} if one.parked else one.weights  # `host_left` is without what is being copied
-        if one.park_at > -math.inf or (one.parked and one.wish is not Wish.PARK):  # another process moves it
+        takes = {device: size for device, size in one.weights.items() if device not in one.parked}  # or is in its copy
+        moved = one.weights.keys() & one.parked.keys() and one.wish is not Wish.PARK  # by another process
+        if one.park_at > -math.inf or moved:
             continue
         if all(size <= left.get(device, 0) for device, size in takes.items()):
             left |= {device: left[device] - size for device, size in takes.items()}
             found.append(one)
     return found
+
+
+def droppable(it: Picture, up: Model) -> list[Model]:
+    """Models without an engine, or with one that ends, whose weights could be given up for it: first those that are on
+    their way, then those that are missed least. For a start that no request needs none are.
+    """
+    ends = [one for one in it.models.values() if one.wish is Wish.END or not one.child.running]
+    found = [
+        one
+        for one in ends
+        if one.wish is Wish.DROP or (one.state is not State.LOADING and not (one.wants or one.pinned))
+        if one.weights and one.name != up.name and one.drop_at == -math.inf and not one.weights.keys() & it.gms_away
+    ]
+    found.sort(key=lambda one: (one.wish is not Wish.DROP, -one.demand.priority, one.used_at))
+    return found if up.pinned or not lazy(up) else []
 
 
 def _candidate(it: Picture, model: Model) -> bool:
@@ -295,7 +326,9 @@ def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
     found = make_room(it, model, model.lacking, now)
     if isinstance(found, Blocked):
         return found
-    return replace(found, room_first=True, end=()) if found.sleep or found.park else Blocked(math.inf, "")
+    drop = found.drop if not found.end else ()
+    goes = found.sleep or found.park or drop
+    return replace(found, room_first=True, end=(), drop=drop) if goes else Blocked(math.inf, "")
 
 
 def target(it: Picture, model: Model) -> Mapping[str, int]:
@@ -319,7 +352,7 @@ def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str
 
 
 def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
-    """Who is put to sleep, or ended, and whose weights are parked, so that so much more is free."""
+    """Who is put to sleep, or ended, and whose weights are parked, or dropped, so that so much more is free."""
     awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
     awake.sort(key=_missed(now))
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
@@ -332,18 +365,21 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     else:
         said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
         return Blocked(math.inf, f"{said} are missing")
-    park = [one for one, wish in chosen if wish is Wish.PARK]
-    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in park]
-    sleep = tuple(one.name for one in down if not (park and one.wish is Wish.SLEEP))
+    park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
+    goes = [*park, *drop]
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in goes]
+    sleep = tuple(one.name for one in down if not (goes and one.wish is Wish.SLEEP))
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
     end = tuple(one.name for one, wish in chosen if wish is Wish.END)
     parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
-    if park and not (sleep or end or parks_now):
-        return Blocked(math.inf, f"the weights of {', '.join(one.name for one in park)} go to host memory first")
-    return Up(model.name, sleep, end, parks_now, cost, room_first=bool(park))
+    drops_now = tuple(one.name for one in drop if not one.child.running and acts(one))
+    if goes and not (sleep or end or parks_now or drops_now):
+        where = "go to host memory" if park else "are dropped"
+        return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
+    return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=bool(goes))
 
 
 def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[Chosen]:
@@ -359,7 +395,9 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[C
         for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
     )
     yield [*ready, *rest, *after_ready, *later, *after_later]
-    yield [*ready, *rest, *after_ready, *((one, Wish.END) for one in _sleepers(it) if one.name != model.name)]
+    drops = [(one, Wish.DROP) for one in droppable(it, model)]
+    yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
+    yield [*ready, *rest, *after_ready, *drops, *((one, Wish.END) for one in _sleepers(it) if one.name != model.name)]
 
 
 def price(it: Picture, up: Model, down: Model) -> float:
@@ -406,8 +444,8 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
 
 
 def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
-    """`PARK`: of one that is asleep by then."""
-    if wish is Wish.PARK:
+    """`PARK`: of one that is asleep by then; `DROP`: of one that has ended by then."""
+    if wish in (Wish.PARK, Wish.DROP):
         return model.weights
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

@@ -6,8 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pool.entries import ModelOutlook, ModelShown, State
-from pool.rules.model import Demand, Model
-from pool.rules.plan import Blocked, Picture, most_for, parkable, queue, room_for, target, together, too_large
+from pool.rules.model import Demand, Model, Wish
+from pool.rules.plan import (
+    Blocked,
+    Picture,
+    Up,
+    most_for,
+    parkable,
+    queue,
+    room_for,
+    staying,
+    target,
+    together,
+    too_large,
+)
 from sidecar.machine.context import rfc3339
 
 WORDS = {
@@ -29,14 +41,14 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     free = it.free()
     found = {}
     for name, model in it.models.items():
-        turn, blocked = waits.get(name, (0, None))
+        turn, tried = waits.get(name, (0, None))
         state = model.offered
-        if blocked is None and state in RESTS and not it.lacks:
+        if not isinstance(tried, Blocked) and state in RESTS and not it.lacks:
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
             tried = room_for(it, asked, free, set(), now)
-            blocked = tried if isinstance(tried, Blocked) else None
+        blocked = tried if isinstance(tried, Blocked) else None
         large = "" if it.lacks or state not in RESTS else _too_large(it, model)
-        estimate_s = math.inf if large else estimate(it, model, turn, blocked, now)
+        estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
         found[name] = ModelOutlook(
             state=state,
             why=large or _why(it, model, turn, blocked),
@@ -57,41 +69,58 @@ def _too_large(it: Picture, model: Model) -> str:
     of = next(device for device, size in need.items() if size > most.get(device, size))
     own = model.weights_in(State.AWAKE).get(of, 0)
     others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
+    if stay := [one.name for one in staying(it, model) if of in one.weights]:
+        others += (
+            f"; those of {', '.join(stay)} can't be parked now (host_memory:), and none are dropped but of an OFF one"
+        )
     return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
 
 
-def waiting(it: Picture, now: float) -> dict[str, tuple[int, Blocked | None]]:
-    """The turn of each model that is to be awake, and isn't served now; and what it waits for."""
-    free, closed, found = it.free(), set[str](), dict[str, tuple[int, Blocked | None]]()
+def waiting(it: Picture, now: float) -> dict[str, tuple[int, Up | Blocked | None]]:
+    """The turn of each model that is to be awake, and isn't served now; and what it waits for, or what it takes."""
+    free, closed, found = it.free(), set[str](), dict[str, tuple[int, Up | Blocked | None]]()
     waits = [one for one in queue(it, now) if one.demand.wants or one.asked_at is not None]
     for number, model in enumerate(waits, start=1):
-        tried = room_for(it, model, free, closed, now)
-        found[model.name] = number, tried if isinstance(tried, Blocked) else None
+        found[model.name] = number, room_for(it, model, free, closed, now)
         for device, need in target(it, model).items():
             closed.add(device)
             free[device] = max(free.get(device, 0) - need, 0)
     return found
 
 
-def estimate(it: Picture, model: Model, turn: int, blocked: Blocked | None, now: float) -> float:
+def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, now: float) -> float:
     """Until a request for it that comes now could be answered, in seconds."""
     state, spent = model.state, now - model.since
     if state is State.AWAKE:
         return 0.0
     if state is State.WAKING:
         return max(model.wake_s - spent, 0.0)
-    takes = model.wake_s + max(model.retry_at - now, 0.0)
+    takes = model.wake_s + max(model.retry_at - now, 0.0) + _parks_s(it, model, tried, now)
     if state is State.LOADING:
         takes += max(model.load_s - spent, 0.0)
     elif not model.child.running:
         takes += model.load_s
-    if blocked is None or it.lacks:
+    if not isinstance(tried, Blocked) or it.lacks:
         return takes
-    first = blocked.at - now if now < blocked.at < math.inf else 0.0
+    first = tried.at - now if now < tried.at < math.inf else 0.0
     others = [one.sleep_s for one in it.models.values() if one.state is State.AWAKE]
     if turn > 1:
         first = turn * a_turn(it, model) / min((_together(it, device) for device in model.rules.devices), default=1)
     return takes + it.host.drain_s + max(others, default=0.0) + first
+
+
+def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) -> float:
+    """How long weights, its own or others', go to host memory before it can be waked: one model's after the other's."""
+    devices = set(model.rules.devices)
+    waits = isinstance(tried, Blocked) or (tried is not None and tried.room_first)
+    next_ = (*tried.park, *tried.sleep) if isinstance(tried, Up) and tried.room_first and not tried.drop else ()
+    left = 0.0
+    for one in it.models.values():
+        if one.wish is Wish.PARK and (one is model or (waits and devices & one.weights.keys())):
+            left += abs(one.park_s - (now - one.wished_at))  # one that is late may be as late again
+        elif one.name in next_:
+            left += one.park_s
+    return left
 
 
 def a_turn(it: Picture, model: Model) -> float:
@@ -106,7 +135,7 @@ def _together(it: Picture, device: str) -> int:
     """How many of those that are wanted fit on this device together."""
     goes = parkable(it)
     stay = together(one.weights for one in it.models.values() if one not in goes)
-    most = (it.room or {}).get(device, 0) - stay.get(device, 0)
+    most = it.most.get(device, 0) - stay.get(device, 0)
     needs = []
     for one in _wanted(it, device):
         moved = one.weights_in(State.AWAKE).get(device, 0) if one in goes or not one.weights else 0

@@ -31,7 +31,6 @@ from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
 from pool.rules.machine import Machine
-from pool.rules.plan import together
 from pool.shell.metrics import Metrics
 from sidecar.kernel import child_program
 from sidecar.kernel.durable import DirectoryLock, DurableFile
@@ -53,8 +52,7 @@ FILE, SERVER_LOCK = "pool.json", "pool.lock"
 LOCKS = "lock"
 """Where the models' run directories are, below the host's."""
 ENDING_S = 1.0
-MOST_PARK_S = 600.0
-"""Weights that go to host memory for longer than that are left where they are."""
+MOST_DROP_S = 30.0
 _SPOKEN = Spoken(m.OLDEST, m.PROTOCOL)
 _PROTOCOL = Protocol(
     m.from_any, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why), max_frame_bytes=m.MAX_FRAME_BYTES
@@ -106,10 +104,10 @@ class Server(Shell):
         )
         self._locks: dict[str, Upstream] = {}
         self._gms: dict[str, Upstream] = {}
-        self._gms_heard: set[str] = set()
-        """Devices whose weights are known. Of others, what GMS has leased is as good as another program's."""
+        self._weights: dict[str, e.WeightsSeen] = {}
+        """What GMS has said. Without its word, what it has leased of a device is as good as another program's."""
         self._ledger_said: ledger.Status | None = None
-        self._parks = Aside(self.loop, "parks")
+        self._moves = Aside(self.loop, "moves")
         self._ledger = self._upstream(ledger.whom(options.run_dir), ledger, self._on_ledger, e.LedgerSeen(None))
         self._launcher = Upstream(
             self.loop, _launcher(options.run_dir), (), heard=self._on_launcher,
@@ -329,13 +327,15 @@ class Server(Shell):
         weights: dict[str, int] = {}
         others: dict[str, int] = {}
         for lease in status.leases:
-            known = model_of(lease.name) in models and lease.bytes.keys() <= self._gms_heard
+            known = lease.bytes.keys() <= self._weights.keys() and self._is_weights(model_of(lease.name))
             mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
             for device, size in lease.bytes.items():
                 mine[device] = mine.get(device, 0) + size
-        there, room = together(model.weights for model in models.values()), {}
+        room = {}
         for one in status.devices:
-            unleased = there.get(one.device, 0) - weights.get(one.device, 0)  # which an earlier GMS has made
+            said = self._weights.get(one.device)
+            there = sum((said.here or {}).values()) if said is not None else 0
+            unleased = there - weights.get(one.device, 0)  # which an earlier GMS has made
             foreign = max(one.foreign - max(unleased, 0), 0)
             room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
         self._seen_devices = {
@@ -354,12 +354,17 @@ class Server(Shell):
     def _on_gms(self, device: str, status: Any) -> None:
         if not isinstance(status, gms.Status):
             return
-        here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
-        left = max(status.host_memory - sum(status.parked.values()), 0)
-        self.feed(e.WeightsSeen(device, here, dict(status.parked), left))
-        if device not in self._gms_heard:
-            self._gms_heard.add(device)
+        said = weights_seen(device, status)
+        self.feed(said)
+        if said.here is None:
+            return
+        known = device in self._weights
+        self._weights[device] = said
+        if not known:
             self._on_ledger(self._ledger_said)
+
+    def _is_weights(self, key: str) -> bool:
+        return key in self.machine.models or any(key in (said.here or {}) for said in self._weights.values())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -379,11 +384,16 @@ class Server(Shell):
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
     def _do_park(self, effect: e.Park) -> None:
+        self._gmsctl("park", effect.model, e.ParkEnded, effect.most_s)
+
+    def _do_drop(self, effect: e.Drop) -> None:
+        self._gmsctl("drop", effect.model, e.DropEnded, MOST_DROP_S)
+
+    def _gmsctl(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
         """By a process of its own, which needs a context on the devices, and ends with this one."""
         words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
-        words += ["--run-dir", str(self.options.run_dir), "park", effect.model]
-        came = partial(e.ParkEnded, effect.model)
-        self._parks.do(lambda: _run(words), lambda why: self.feed(came(why)))
+        words += ["--run-dir", str(self.options.run_dir), verb, name]
+        self._moves.do(lambda: _run(words, most_s), lambda why: self.feed(ended(name, why)))
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -441,6 +451,7 @@ class Server(Shell):
         e.Start: _do_start,
         e.End: _do_end,
         e.Park: _do_park,
+        e.Drop: _do_drop,
         e.Answer: _do_answer,
         e.Save: _do_save,
         e.Note: Shell.note,
@@ -464,20 +475,32 @@ def seen(status: locks.Status) -> e.LockView:
     )
 
 
+def weights_seen(device: str, status: gms.Status) -> e.WeightsSeen:
+    if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
+        return e.WeightsSeen(device, None)
+    here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
+    left = max(status.host_memory - sum(status.parked.values()), 0)
+    return e.WeightsSeen(device, here, dict(status.parked), left)
+
+
 def model_of(lease: str) -> str:
     """Whose weights GMS has leased it for; empty: it is for something else."""
     of, _, key = lease.rpartition("/")
     return key if of.startswith("gms/") else ""
 
 
-def _run(words: list[str]) -> str:
+def _run(words: list[str], most_s: float) -> str:
     """Returns why it couldn't do what it was to do; empty: it did."""
     try:
         run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        done = run(words, timeout=MOST_PARK_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run(words, timeout=most_s)
+    except OSError as error:
         return str(error)
-    return done.stderr.strip()[-500:] or f"it ended with {done.returncode}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        return f"gmsctl hadn't done it after {most_s:g} s, and was ended: it, or GMS, hangs"
+    if done.returncode < 0:
+        return f"gmsctl was killed by {signal.Signals(-done.returncode).name}"
+    return done.stderr.strip()[-500:] or f"gmsctl ended with {done.returncode}" if done.returncode else ""
 
 
 def _lacking(status: ledger.Status) -> dict[str, dict[str, int]]:

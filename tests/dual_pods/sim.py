@@ -52,7 +52,7 @@ def _depart(it: World, busy: dict[str, str]) -> None:
 
 
 def _fault(it: World) -> None:
-    kind = it.random.randrange(4)
+    kind = it.random.randrange(6)
     servers = [p for p in it.pods.values() if isinstance(p.fact, Server) and p.fact.running]
     if kind == 0:
         it.restart()
@@ -63,6 +63,10 @@ def _fault(it: World) -> None:
         awake = [engine for engine in pod.engines.values() if engine.state is State.AWAKE]
         if awake:
             it.dies(pod, it.random.choice(awake))
+    elif kind == 3 and servers:
+        it.restart_server(it.random.choice(servers).fact.uid, it.random.uniform(0.1, 5))
+    elif kind == 4:
+        it.cut_watches(it.random.uniform(0.5, 30))
     elif servers:
         pod = it.random.choice(servers)
         it.feed(Tells(pod.fact.uid, None))

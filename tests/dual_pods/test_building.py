@@ -128,8 +128,92 @@ def test_the_specification_s_example_comes_out_as_it_says(prefix: str) -> None:
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
     pod = _pod()
     pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": "probes"}}
+    uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    pod["spec"]["containers"][0]["env"] = [uid, {"name": "A", "value": "b"}]
     ask = building.ask(pod)
+    assert not ask.references and ask.entry["environment"] == {"A": "b", "VLLM_CACHE_ROOT": "/pvcs/shared/vllm"}
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (8000, (8000, "/health"))
+
+
+@pytest.mark.parametrize(
+    ("container", "asked", "probe"),
+    [
+        ({}, 8000, (8000, "/health")),
+        ({"ports": [{"containerPort": 9001}]}, 9001, (9001, "/health")),
+        ({"ports": [{"containerPort": "http"}, {"containerPort": 9001}]}, 9001, (9001, "/health")),
+        ({"args": ["--port=9001"], "ports": [{"containerPort": 1}]}, 9001, (9001, "/health")),
+        ({"readinessProbe": {"httpGet": {"port": 9002, "path": "/up"}}}, 8000, (9002, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": "http", "path": "/up"}}}, 8000, (8000, "/up")),
+        ({"readinessProbe": {"exec": {}}}, 8000, (8000, "/health")),
+    ],
+)
+def test_where_an_engine_is_asked_follows_from_its_command_its_ports_and_its_probe(
+    container: dict[str, Any], asked: int, probe: tuple[int, str]
+) -> None:
+    assert building.endpoint(container) == (asked, probe)
+
+
+def test_another_container_of_the_requester_comes_along_as_it_is() -> None:
+    pod = _pod()
+    helper = {"name": "helper", "image": "h", "readinessProbe": {"httpGet": {"port": 1}}, "resources": {}}
+    pod["spec"]["containers"].insert(0, helper)
+    ask = building.ask(pod)
+    assert ask.entry["engine"] == "vllm", "what runs is the inference server's"
+    made = building.single(ask, "i1", "somenode", ["3"], "n", "nvidia.com/gpu")
+    assert made["spec"]["containers"][0] == helper
+
+
+def test_a_server_pod_asks_for_what_the_patch_says_and_for_no_accelerator() -> None:
+    more = """[vllm, serve, m]
+    env: [{name: CUDA_VISIBLE_DEVICES, value: "7"}, {name: A, value: b}]
+    resources: {requests: {nvidia.com/gpu: 1, cpu: 2}}"""
+    patch = "spec:\n  containers:\n  - name: inference-server\n    image: x\n    command: " + more
+    [container] = building.single(building.ask(_pod(patch=patch)), "i1", "n", ["3"], "n", "nvidia.com/gpu")["spec"][
+        "containers"
+    ]
+    assert container["env"] == [{"name": "A", "value": "b"}, {"name": "CUDA_VISIBLE_DEVICES", "value": "3"}]
+    assert container["resources"]["requests"] == {"cpu": 2}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "0"
+
+
+def test_a_server_pod_belongs_to_the_node_that_it_was_made_for() -> None:
+    made = building.pool({"spec": {"containers": [{"name": "c"}]}}, "n1", "n1-dual", "nvidia.com/gpu")
+    assert building.pinned_to(made["spec"]) == "n1"
+    assert building.pinned_to(yaml.safe_load(EXPECTED.replace("kubernetes.io/hostname", "zone"))) == ""
+    assert building.pinned_to({}) == ""
+
+
+def test_one_that_has_no_node_yet_is_understood_as_well() -> None:
+    pod = _pod(patch=PATCH.replace("command:", "workingDir: '/{{ .NodeName }}'\n    command:"))
+    del pod["spec"]["nodeName"]
+    requester = reading.requester(pod, building.ask)
+    assert not requester.wrong and requester.node == ""
+
+
+def test_a_pod_without_a_patch_is_refused() -> None:
+    pod = _pod()
+    pod["metadata"]["annotations"] = {}
+    with pytest.raises(BadPatch):
+        building.ask(pod)
+
+
+@pytest.mark.parametrize(
+    ("said", "takes"),
+    [
+        ("12GiB", {"0": 12 << 30, "1": 12 << 30}),
+        ("12Gi", {"0": 12 << 30, "1": 12 << 30}),
+        ("12GB", {"0": 12 * 10**9, "1": 12 * 10**9}),
+        ("4096", {"0": 4096, "1": 4096}),
+        ('{"0": 1k, "1": 2 KiB}', None),
+        ('{"0": 1K, "1": 2 KiB}', {"0": 1000, "1": 2048}),
+    ],
+)
+def test_a_model_s_memory_is_said_for_all_its_accelerators_or_for_each(said: str, takes: dict[str, int] | None) -> None:
+    pod = _pod(model=f"memory: {said}")
+    if takes is None:
+        assert "is no size" in reading.requester(pod, building.ask).wrong
+    else:
+        assert building.launch(building.ask(pod), "i1", ["0", "1"])["memory"] == takes
 
 
 @pytest.mark.parametrize(
@@ -162,6 +246,12 @@ def test_a_server_pod_that_no_node_ever_had_has_ended_with_its_deletion() -> Non
     assert reading.server(pod).ended
 
 
+def test_a_server_pod_that_its_node_says_nothing_of_yet_hasn_t_ended() -> None:
+    pod = _pod()
+    pod["metadata"] |= {"labels": {names.SERVER: "pool"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not reading.server(pod).ended
+
+
 def test_what_a_stranger_writes_on_a_server_pod_counts_for_nothing() -> None:
     pod = _pod()
     marks = {names.BINDINGS: '{"i1": "u1"}', names.ASLEEP_SINCE: "12.5"}
@@ -184,6 +274,16 @@ def test_a_node_s_pool_tolerates_the_taint_of_its_node() -> None:
     template = {"spec": {"containers": [{"name": "c"}], "tolerations": [{"key": "x"}]}}
     made = building.pool(template, "n1", "n1-dual", "nvidia.com/gpu", "dual-pods")
     assert made["spec"]["tolerations"] == [{"key": "x"}, {"key": "dual-pods", "operator": "Exists"}]
+    del template["spec"]["tolerations"]
+    made = building.pool(template, "n1", "n1-dual", "nvidia.com/gpu", "dual-pods")
+    assert made["spec"]["tolerations"] == [{"key": "dual-pods", "operator": "Exists"}]
+    assert "tolerations" not in building.pool(template, "n1", "n1-dual", "nvidia.com/gpu")["spec"]
+
+
+def test_a_node_s_pool_keeps_what_its_template_says_of_it() -> None:
+    template = {"metadata": {"labels": {"a": "1"}, "annotations": {"b": "2"}}, "spec": {"containers": [{"name": "c"}]}}
+    meta = building.pool(template, "n1", "n1-dual", "nvidia.com/gpu")["metadata"]
+    assert meta["labels"] == {"a": "1", names.SERVER: "pool"} and meta["annotations"] == {"b": "2"}
 
 
 def test_a_pool_is_asked_for_the_same_command() -> None:
@@ -200,7 +300,10 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
     patch = 'spec: {containers: [{name: inference-server, image: x, command: [llama-server, --port, "9000", -m, m]}]}'
     ask = building.ask(_pod(patch=patch))
     entry = building.launch(ask, "i1", ["0"])
-    assert entry["engine"] == "command" and entry["command"] == ["llama-server", "--port", "{port}", "-m", "m"]
+    assert entry == {
+        "id": "i1", "name": "i1", "engine": "command", "command": ["llama-server", "--port", "{port}", "-m", "m"],
+        "devices": ["0"], "pin": True, "own_port": True,
+    }  # fmt: skip
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
 
 
@@ -212,6 +315,11 @@ def test_an_annotation_that_is_empty_hides_nothing(newer: str | None, older: str
     """Else one that the admission policies take for none would end a binding."""
     both = {f"{names.PREFIX}x": newer, f"{names.OLD_PREFIX}x": older}
     assert names.said({key: value for key, value in both.items() if value is not None}, "x") == says
+
+
+def test_an_engine_s_own_place_is_left_out_even_where_it_is_said_by_half() -> None:
+    patch = "spec: {containers: [{name: inference-server, image: x, command: [vllm, serve, m, --port=9, --host]}]}"
+    assert building.ask(_pod(patch=patch)).entry["arguments"] == ["m"]
 
 
 def test_names_are_the_node_and_the_accelerators_bits() -> None:
@@ -258,6 +366,10 @@ def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
     assert json.dumps(merged({"spec": _SAME}, {"spec": patch})) == json.dumps(there), f"seed {seed}: {patch}"
 
 
+def test_a_mapping_that_is_deleted_holds_nothing_whatever_else_is_said() -> None:
+    assert merged({"a": {"b": 1}}, {"a": {"$patch": "delete", "c": 2}}) == {"a": {}}
+
+
 _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
 
 
@@ -271,10 +383,15 @@ _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
         ("spec: {x: {{ .Secret }}}", "it says {{ .Secret }}"),
         ("spec: {containers: [{image: x}]}", "each item of containers needs its name"),
         ("spec: {containers: [{name: inference-server, $patch: delete}]}", "removes the container inference-server"),
+        ("spec: {containers: [{name: inference-server, image: null}]}", "or its image"),
+        ("spec: {containers: [7]}", "each item of containers needs its name"),
         ("spec: null", "doesn't leave a pod"),
         ("spec: {containers: 7}", "doesn't leave a pod"),
         ("spec: {containers: [{name: inference-server, command: [vllm, serve, 7]}]}", "quote numbers"),
-        ("spec: {containers: [{name: inference-server, command: [vllm, serve, --port=x]}]}", "is no port"),
+        *(
+            (f"spec: {{containers: [{{name: inference-server, command: [vllm, serve, {port}]}}]}}", "is no port")
+            for port in ("--port=x", "--port", "--port=0", "--port=70000", "--port=\u0663", "--port=\u00b2")
+        ),
         ("spec: {$patch: frob}", "$patch may be"),
         ("spec: {$setElementOrder/containers: []}", "isn't understood"),
         ("{7: 8}", "a key is a text"),
@@ -335,19 +452,3 @@ def test_a_requester_that_says_no_accelerators_is_asked_again(body: bytes) -> No
 def test_the_template_s_words() -> None:
     assert expanded("a {{ .NodeName }} {{- .LocalVolume -}}", {"NodeName": "n", "LocalVolume": "v"}) == "a n v"
     assert mapping("a: 1") == {"a": 1}
-
-
-def test_what_a_pool_says_of_a_model_is_read_with_its_weights() -> None:
-    bytes_ = {"bytes": {"0": 4}, "asleep_bytes": {"0": 1, "host": 9}, "weights": {"0": 5}, "parked": {"0": 7}}
-    rest = {
-        "why": "",
-        "devices": ["0"],
-        "last_used": None,
-        "port": None,
-        "pinned": True,
-        "turn": 0,
-        "estimate_ms": None,
-    }
-    model = {"name": "i1", "state": "asleep", "turn": 0, "estimate_ms": None, **bytes_, **rest}
-    it = reading.told(json.dumps({"models": [model], "ports": {"i1": 9}}).encode()).instances["i1"]
-    assert (it.holds("0"), it.takes("0"), it.port) == (6, 11, 9)

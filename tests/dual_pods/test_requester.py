@@ -127,6 +127,15 @@ def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_e
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> None:
+    """Else it would lead to another model, or be unready for ever: the controller believes that it told another one."""
+    with _serving("--pod-uid", "me"):
+        for pod, status in (("other", 421), ("me", 200), ("", 200)):
+            assert _ask("POST", 8081, "/v1/become-ready", {"token": 7, "pod": pod}) == status
+            assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "pod": pod}) == status
+            assert _is_ready() == (status == 421)
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_its_grace_is_the_longest_that_it_goes_on(answered: bool) -> None:
     with _serving("--grace-s", "0.5") as (process, instance):

@@ -145,6 +145,15 @@ def test_a_promise_that_another_write_has_overtaken_is_made_anew() -> None:
     assert it.ready(uid)
 
 
+def test_an_eviction_is_counted_once_however_often_its_event_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = _settled(Mode.SWAP, {"old": 40 * GIB}, sleepers_bytes=0)
+    monkeypatch.setattr(it, "_say", lambda effect: "forbidden")
+    monkeypatch.setattr(it, "_order", lambda effect: "forbidden")
+    it.request("b", "n", ("n-0",), "next", 40 * GIB)
+    it.run(it.now + 60)
+    assert [reason for reason, _ in it.said].count("Evicted") > 1 and it.machine.counts["evictions"] == 1
+
+
 def test_sleepers_go_until_they_hold_no_more_than_they_may() -> None:
     """Each holds a fortieth of what it takes: 2 GiB, 1 GiB, and 1 GiB."""
     it = _settled(Mode.SWAP, {"old": 40 * GIB, "newer": 40 * GIB}, sleepers_bytes=GIB)

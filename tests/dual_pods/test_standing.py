@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dual_pods.rules.standing import PAUSE_S, SLOW_S, Standing, Target
+from dual_pods.rules.standing import MOST_QUICK_S, PAUSE_S, QUICK_S, SLOW_S, Standing, Target
 
 AT = Target("http://x/ready", "http://x/watch", "x", 8000, token=7)
 
@@ -35,14 +35,14 @@ def test_it_is_unready_at_once_when_the_binding_ends_and_soon_when_the_watch_end
     again = ready.answered(AT, "gone", 2.0).answered(AT, "", 2.5)
     assert again.ready and again.answered(AT, "gone", 3.4).ready, "each pause counts by itself"
     assert again.answered(AT, "gone", 3.4).ask_at < 4.0
-    assert ready.told(AT, 2.0).ready and ready.told(AT, 2.0).ask_at == 2.0
+    assert ready.told(AT, 1.5).ready and ready.told(AT, 1.5).ask_at == 1.5
 
 
 @pytest.mark.parametrize("answer", ["answered", "told", "cut"])
 def test_what_an_instance_of_before_says_counts_for_nothing(answer: str) -> None:
     other = Target("http://y/ready")
     ready = _bound().answered(AT, "", 1.0)
-    changed = ready.answered(other, "no", 2.0) if answer == "answered" else getattr(ready, answer)(other, 2.0)
+    changed = ready.answered(other, "no", 1.5) if answer == "answered" else getattr(ready, answer)(other, 1.5)
     assert changed == ready
 
 
@@ -51,6 +51,21 @@ def test_an_older_controller_is_refused() -> None:
     assert ready.bound(Target("http://y/ready", token=6), 2.0) is None and ready.unbound(6) is None
     again = ready.bound(replace(AT, token=8), 2.0)
     assert again is not None and again.ready and again.token == 8, "the same binding changes nothing"
+
+
+def test_a_person_without_a_token_is_heard_and_forgets_none() -> None:
+    ready = _bound().answered(AT, "", 1.0)
+    by_hand, unbound, later = ready.bound(Target("http://y/ready"), 2.0), ready.unbound(0), ready.unbound(9)
+    assert by_hand is not None and by_hand.target == Target("http://y/ready") and by_hand.token == 7
+    assert unbound is not None and unbound.token == 7 and later is not None and later.token == 9
+
+
+def test_one_that_says_no_is_asked_ever_more_seldom_and_often_enough() -> None:
+    standing, pauses = _bound(), []
+    for _ in range(30):
+        standing = standing.answered(AT, "503", 5.0)
+        pauses.append(standing.ask_at - 5.0)
+    assert pauses[:2] == pytest.approx([QUICK_S, QUICK_S * 1.5]) and pauses[-1] == pytest.approx(MOST_QUICK_S)
 
 
 def test_fma_s_controller_is_believed() -> None:

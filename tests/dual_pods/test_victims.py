@@ -56,6 +56,7 @@ def test_beyond_that_it_is_greedy_within_its_bound(seed: int, monkeypatch: pytes
     if best is None or found is None:
         assert found is best is None
         return
+    assert short <= frozenset().union(*(s.accelerators for s in found)), f"seed {seed}"
     weight = {s.id: 1 + len(s.accelerators - short) for s in sleepers}
     least = min(
         sum(weight[s.id] for s in chosen)
@@ -65,6 +66,14 @@ def test_beyond_that_it_is_greedy_within_its_bound(seed: int, monkeypatch: pytes
     )
     bound = sum(1 / number for number in range(1, len(short) + 1))
     assert sum(weight[s.id] for s in found) <= least * bound + 1e-9, f"seed {seed}"
+
+
+def test_the_greedy_one_takes_what_covers_most_for_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, both = _sleeper("a", {"a"}, 1.0), _sleeper("b", {"b"}, 1.0), _sleeper("both", {"a", "b"}, 2.0)
+    short = frozenset({"a", "b"})
+    assert cover([a, b, both], short) == [a, b], "they were used longer ago"
+    monkeypatch.setattr(victims, "EXACT", 1)
+    assert cover([a, b, both], short) == [both]
 
 
 def test_sixteen_accelerators_and_forty_sleepers_take_no_time() -> None:

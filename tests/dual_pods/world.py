@@ -4,10 +4,13 @@ The world plays scheduler, kubelet, pools, requesters and the controller's shell
 hold whatever happens is checked where the world changes:
 
   A  an accelerator is never used by two instances that aren't at rest, in whichever server pods;
-  B  no instance begins to wake or to load without room for it;
-  C  two requesters are never promised one instance;
+  B  where there is a ledger, no instance begins to wake or to load without room for it;
+  C  two requesters are never promised one instance, and none is told of another one's;
   D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, nothing
      stays awake for none, and no pod is left that has ended (`quiet`).
+
+Kubelet starts a container again that has ended, and asks nobody: what begins so is beyond A and B until it is heard of.
+An address goes to another pod as soon as its pod has ended, whatever the controller has heard of that.
 """
 
 import heapq
@@ -57,8 +60,6 @@ class Engine:
 class Pod:
     fact: Requester | Server
     engines: dict[str, Engine] = field(default_factory=dict)
-    leaked: dict[str, int] = field(default_factory=dict)
-    """Bytes on accelerators that stay when it has gone, for a while."""
 
 
 @dataclass
@@ -103,6 +104,13 @@ class World:
         """The keys of what was carried out."""
         self.prometheus = True
         """Else a requester says with its accelerators how much of them is in use."""
+        self.unseen: list[e.Event] | None = None
+        """What the API server would tell, while its watches are cut."""
+        self.addresses: list[str] = []
+        """Those that are free: the one that was free last is given first."""
+        self.at: dict[str, Pod] = {}
+        self.mistaken = 0
+        """Orders that another server pod got, at an address that was given to it."""
         self.hushed = False
         """No server pod says anything."""
         self.foreign: dict[str, int] = {}
@@ -156,7 +164,7 @@ class World:
 
     def restart(self) -> None:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
-        self.machine = self._machine()
+        self.machine, self.unseen = self._machine(), None
         for name in self.nodes:
             self.feed(Node(f"uid-{name}", name, True, True))
         for pod in list(self.pods.values()):
@@ -171,8 +179,8 @@ class World:
         uid = f"r{next(self._numbers)}"
         pod_spec = {"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": _CONTAINERS}}
         ask = Ask(wish, pod_spec, {}, needs=needs)
-        fact = Requester(uid, name, "default", node, "10.0.0.1", ask=ask, admin_port=8081, created=self.now)
-        pod = self.pods[uid] = Pod(fact)
+        fact = Requester(uid, name, "default", node, self._address(), ask=ask, admin_port=8081, created=self.now)
+        pod = self.pods[uid] = self.at[fact.ip] = Pod(fact)
         instance = names.instance_id(wish, node, accelerators)
         self.sizes[instance], self.wishes[instance] = needs, wish
         self.accelerators[uid] = accelerators
@@ -194,7 +202,55 @@ class World:
             self._let_go(pod, engine)
         self.here[pod.fact.node].pop(uid, None)
         self.told_ready.pop(uid, None)
-        self.feed(e.Gone(uid))
+        self._leaves_its_address(pod)
+        self._watched(e.Gone(uid))
+
+    def _address(self) -> str:
+        return self.addresses.pop() if self.addresses else f"10.0.0.{len(self.at)}"
+
+    def _leaves_its_address(self, pod: Pod) -> None:
+        if self.at.get(pod.fact.ip) is pod:
+            del self.at[pod.fact.ip]
+            self.addresses.append(pod.fact.ip)
+
+    def cut_watches(self, seconds: float) -> None:
+        if self.unseen is None:
+            self.unseen = []
+            self.later(seconds, self._watches_go_on)
+
+    def _watches_go_on(self) -> None:
+        told, self.unseen = self.unseen or [], None
+        for event in told:
+            self.feed(event)
+        self.tell_all()
+
+    def _watched(self, event: e.Event) -> None:
+        if self.unseen is None:
+            self.feed(event)
+        else:
+            self.unseen.append(event)
+
+    def restart_server(self, uid: str, after_s: float = 1.0) -> None:
+        """Its container ends, and kubelet starts it again."""
+        pod = self.pods.get(uid)
+        if pod is None or not pod.fact.running or pod.fact.leaving:
+            return
+        for engine in pod.engines.values():
+            self._let_go(pod, engine)
+        self.feed(e.Tells(uid, None))
+        self._changed(pod, running=False)
+        self.later(after_s, lambda: self._starts_again(pod))
+
+    def _starts_again(self, pod: Pod) -> None:
+        fact = pod.fact
+        if not isinstance(fact, Server) or fact.leaving or fact.ended or fact.running:
+            return
+        self._changed(pod, running=True)
+        if fact.pool:
+            pod.engines = {}
+            self._tell(pod)
+        for engine in pod.engines.values():
+            self._begin(pod, engine, State.LOADING, 8.0, unasked=True)
 
     def delete_server(self, uid: str, after_s: float = 3.0) -> None:
         pod = self.pods.get(uid)
@@ -212,6 +268,8 @@ class World:
                 self._leak(engine)
             self._let_go(pod, engine)
         pod.engines = {}
+        self._leaves_its_address(pod)
+        self.feed(e.Tells(uid, None))
         self._changed(pod, ended=True, running=False)
         if pod.fact.leaving and not pod.fact.held:
             self.vanish(uid)
@@ -232,7 +290,7 @@ class World:
         self._show(pod)
 
     def _show(self, pod: Pod) -> None:
-        self.feed(pod.fact)
+        self._watched(pod.fact)
 
     def find(self, uid: str) -> Requester | None:
         pod = self.pods.get(uid)
@@ -256,16 +314,17 @@ class World:
         if self.chance(self.chances.lost_answer):
             error = error or "the answer was lost"
         if self.machine is machine:
-            uid = effect.requester.uid if isinstance(effect, e.Query) and not error else ""
-            self.feed(e.Done(effect, error, self.accelerators.get(uid, ())))
+            asked = self.at.get(effect.requester.ip) if isinstance(effect, e.Query) and not error else None
+            self.feed(e.Done(effect, error, self.accelerators[asked.fact.uid] if asked is not None else ()))
 
     def _say(self, effect: e.Say) -> str:
         return ""
 
     def _query(self, effect: e.Query) -> str:
-        if self.find(effect.requester.uid) is None:
+        pod = self.at.get(effect.requester.ip)
+        if pod is None or pod.fact.uid not in self.accelerators:
             return "connection refused"
-        accelerators = self.accelerators[effect.requester.uid]
+        accelerators = self.accelerators[pod.fact.uid]
         if not self.prometheus:
             used = {name: self.total - self.free(name) for name in accelerators}
             self.feed(e.Measured(effect.requester.node, used, self.now))
@@ -279,13 +338,15 @@ class World:
         labels, annotations = meta["labels"], meta["annotations"]
         pool = labels.get(names.SERVER, "pool") == "pool"
         fact = Server(
-            uid, meta["name"], "default", effect.node, "10.0.0.9", pool=pool, instance=labels.get(names.INSTANCE, ""),
+            uid, meta["name"], "default", effect.node, self._address(), pool=pool,
+            instance=labels.get(names.INSTANCE, ""),
             accelerators=frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
             bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
             gated=bool(effect.body["spec"].get("schedulingGates")),
         )  # fmt: skip
-        pod = self.pods[uid] = self.here[effect.node][uid] = Pod(fact)
+        pod = self.pods[uid] = self.here[effect.node][uid] = self.at[fact.ip] = Pod(fact)
         self._changed(pod)
+        self.feed(pod.fact)  # the answer says it, too
         if not fact.gated:
             self._placed(pod)
         return ""
@@ -361,9 +422,11 @@ class World:
         return ""
 
     def _relay(self, effect: e.Relay) -> str:
-        pod = self.pods.get(effect.requester.uid)
-        if pod is None:
+        pod = self.at.get(effect.requester.ip)
+        if pod is None or not isinstance(pod.fact, Requester):
             return "connection refused"
+        if pod.fact.uid != effect.requester.uid:
+            return "it is another pod"
         self.told_ready[effect.requester.uid] = effect.target
         self._changed(pod, ready=bool(effect.target))
         return ""
@@ -372,9 +435,11 @@ class World:
         return self.sizes.get(instance, 0)
 
     def _launch(self, effect: e.Order) -> str:
-        pod = self.pods.get(effect.server.uid)
+        pod = self.at.get(effect.server.ip)
         if pod is None or not isinstance(pod.fact, Server) or not pod.fact.running:
             return "connection refused"
+        if pod.fact.uid != effect.server.uid:
+            self.mistaken += 1
         if effect.instance not in pod.engines:
             devices = frozenset(effect.entry["devices"])
             pod.engines[effect.instance] = Engine(effect.instance, devices, self.needs(effect.instance))
@@ -387,8 +452,12 @@ class World:
         }  # fmt: skip
         if effect.what in others:
             return others[effect.what](effect)
-        pod = self.pods.get(effect.server.uid)
+        pod = self.at.get(effect.server.ip)
         engine = pod.engines.get(effect.instance) if pod is not None else None
+        if pod is not None and pod.fact.uid != effect.server.uid:
+            self.mistaken += 1
+            if not effect.server.pool:  # an engine in its own pod is told by no name
+                engine = next(iter(pod.engines.values()), None)
         if pod is None or engine is None:
             return "" if effect.what == "delete" else "not found"
         if effect.what == "wake":
@@ -407,12 +476,13 @@ class World:
 
     # -- engines ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, pod: Pod, engine: Engine, state: State, seconds: float) -> None:
+    def _begin(self, pod: Pod, engine: Engine, state: State, seconds: float, *, unasked: bool = False) -> None:
         for other in (each for p in self.here[pod.fact.node].values() for each in p.engines.values()):
-            if other is not engine and other.state in HOT and other.accelerators & engine.accelerators:
+            beside = other is not engine and other.state in HOT and other.accelerators & engine.accelerators
+            if beside and not unasked:
                 raise Violation(f"{engine.id} begins beside {other.id}, which is {other.state.value}")
         fits = all(self.free(name) >= engine.needs - engine.held for name in engine.accelerators)
-        if not fits and engine.measured:
+        if not fits and engine.measured and isinstance(pod.fact, Server) and pod.fact.pool:
             raise Violation(f"{engine.id} begins, and doesn't fit")
         fails = self.chance(self.chances.launch_fails if state is State.LOADING else self.chances.wake_fails)
         engine.held = 0 if fails or not fits else engine.needs
@@ -489,7 +559,20 @@ class World:
             for name in self.nodes[fact.node]:
                 leased = sum(en.held for en in pod.engines.values() if name in en.accelerators)
                 memory[name] = Memory(self.total, self.free(name), leased)
-        self.feed(e.Tells(fact.uid, Told(seen, memory)))
+        self._heard(fact, Told(seen, memory))
+
+    def _heard(self, fact: Server, told: Told) -> None:
+        """By each that the controller believes to be at this address."""
+        for place in list(self.machine.places.values()):
+            for server in list(place.servers.values()):
+                if server.ip != fact.ip or not server.running:
+                    continue
+                its = told
+                if not server.pool and told.instances:  # which engine answers there isn't asked
+                    engine = next(iter(told.instances.values()))
+                    it = replace(engine, id=server.instance, accelerators=server.accelerators)
+                    its = Told({it.id: it})
+                self.feed(e.Tells(server.uid, its))
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
@@ -510,6 +593,9 @@ class World:
         for engine in self._engines():
             if engine.state is State.AWAKE and engine.id not in promised:
                 raise Violation(f"{engine.id} is awake for none")
+        for one, other in itertools.combinations((en for en in self._engines() if en.state in HOT), 2):
+            if one.accelerators & other.accelerators:
+                raise Violation(f"{one.id} and {other.id} are {one.state.value} and {other.state.value} side by side")
         if any(server.ended for server in self.servers()):
             raise Violation("a server pod is left that has ended")
 

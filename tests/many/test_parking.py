@@ -3,6 +3,7 @@ its next wake brings them back. Nothing is wrong, nothing is lost, nothing grows
 """
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -53,6 +54,39 @@ def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_a
     asked = [host.stream(name, "Once") for name in "abc"]
     known(host, asked)
     assert sum(one.failures for one in host.shown()) == 0
+
+
+def test_weights_of_a_model_that_is_off_are_dropped_where_none_can_be_parked_and_loaded_again(house: House) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, host_memory=0).ready()
+    answers = []
+    for name, other in ("ab", "ba", "ab", "ba"):
+        host.do("stop", other)
+        host.until_states(**{other: State.OFF})
+        answers += asyncio.run(all_of(host.port, [host.stream(name, "Once")], None, [0]))
+        assert not host.shown_of(other).weights, "dropped"
+    host.answered(answers)
+    check(answers[2:], answers[:2])
+    assert sum(one.failures for one in host.shown()) == 0
+
+
+def test_weights_of_a_model_that_was_taken_out_are_dropped_while_others_go_on(house: House) -> None:
+    host = Host(house, models("ab"), capacity=3 * PIECE, host_memory=0).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    known(host, asked)
+    kept = host.models.pop("a")
+    host.write()
+    host.part("pool").signal(signal.SIGHUP)
+
+    def keys() -> set[str]:
+        with Gms(house.run_dir, DEVICE) as gms:
+            return {region.key for region in gms.status().regions if region.bytes}
+
+    host.until(lambda: keys() == {"b"}, "a's weights are gone")
+    host.models["a"] = kept
+    host.write()
+    host.part("pool").signal(signal.SIGHUP)
+    host.until(lambda: host.model("a"), "a is back")
+    host.answered(host.run(asked))
 
 
 def parks_now(house: House) -> None:

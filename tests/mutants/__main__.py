@@ -262,6 +262,7 @@ def _tried_by_the_program(names: list[str], root: Path) -> list[tuple[str, str]]
         task.write_text(json.dumps({"names": names, "to": str(to)}))
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         environment |= {"MUTANTS_TASK": str(task), "FAILOVER_HYPOTHESIS": "mutants"}
+        environment["FAILOVER_CHAOS_DEADLINE_S"] = f"{DEADLINE_S:g}"
         command = [sys.executable, "-m", "tests.mutants.runner"]
         ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if ended.returncode not in (0, 5):

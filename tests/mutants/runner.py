@@ -1,7 +1,8 @@
 """Tries made mutants: one pytest collects the directed tests and the simulator, and a fork of it tries each mutant.
 
 First a fork runs all tests once, and writes down which of them run which lines. A mutant is then tried by those that
-run its line, the quickest first. It is put into the functions that are loaded already, so that nothing is imported
+run its line, the quickest first, and those that connect to something last: what a mutant leaves undone is waited for
+there. It is put into the functions that are loaded already, so that nothing is imported
 anew. Only tests of one process are run: one that begins to start another is left out.
 
     MUTANTS_TASK=FILE python -m tests.mutants.runner      FILE has what is to be tried, and where its results go
@@ -50,7 +51,7 @@ SEEDS = 20
 """Schedules of a world that show which lines it runs; a mutant gets more of them."""
 CALLS = 300
 MUTANT_SEEDS = 150
-TESTS_S = 6.0
+TESTS_S = 12.0
 """What the tests of one mutant may take together, as far as their own durations say."""
 LOOKED_AT_S = 4.0
 """Of processor. What takes longer is left to the whole of the tests."""
@@ -59,6 +60,7 @@ COMPUTES_S = 40
 WAITS_S = 600.0
 MEMORY = 3 << 30
 STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.forkpty", "pty.spawn"}
+CONNECTS = {"socket.bind", "socket.connect"}
 
 Try = Callable[[], str]
 """Runs a test; what it has noticed, or nothing."""
@@ -120,35 +122,43 @@ class Trial:
         parts = in_forks([partial(self._look, names[at::workers], tries) for at in range(workers)])
         known: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         took: dict[str, float] = {}
+        connecting = set[str]()
         left_out: list[str] = []
         for part in parts:
-            for name, seconds, lines, failed in part:
+            for name, seconds, lines, failed, connects in part:
                 if failed:
                     left_out.append(failed)
                     continue
                 took[name] = seconds
+                if connects:
+                    connecting.add(name)
                 for path, numbers in lines.items():
                     for number in numbers:
                         known[path][number].append(name)
         for of_file in known.values():
             for tests in of_file.values():
-                tests.sort(key=took.__getitem__)
+                tests.sort(key=lambda name: (name in connecting, took[name]))
         return known, took, left_out
 
-    def _look(self, names: list[str], tries: dict[str, Try]) -> list[tuple[str, float, dict[str, list[int]], str]]:
+    def _look(
+        self, names: list[str], tries: dict[str, Try]
+    ) -> list[tuple[str, float, dict[str, list[int]], str, bool]]:
         refuse_processes()
+        connections = list[str]()
+        sys.addaudithook(lambda event, _: connections.append(event) if event in CONNECTS else None)
         signal.signal(signal.SIGPROF, _too_slow)
         found = []
         for name in names:
             seen: dict[str, set[int]] = {}
             began = time.process_time()
+            connections.clear()
             with watching(seen):
                 signal.setitimer(signal.ITIMER_PROF, 0 if name.startswith("simulator") else LOOKED_AT_S)
                 failed = tries[name]()
                 signal.setitimer(signal.ITIMER_PROF, 0)
             lines = {path: sorted(numbers) for path, numbers in seen.items() if numbers}
             if lines:
-                found.append((name, time.process_time() - began, lines, failed))
+                found.append((name, time.process_time() - began, lines, failed, bool(connections)))
         return found
 
     # -- one mutant after the other ------------------------------------------------------------------------------------

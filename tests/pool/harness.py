@@ -128,7 +128,14 @@ class Pool:
 
     def wishes(self) -> Wishes:
         """Since the last time that this was asked."""
-        words: dict[Any, str] = {e.Sleep: "sleep", e.Wake: "wake", e.Start: "start", e.End: "end", e.Park: "park"}
+        words: dict[Any, str] = {
+            e.Sleep: "sleep",
+            e.Wake: "wake",
+            e.Start: "start",
+            e.End: "end",
+            e.Park: "park",
+            e.Drop: "drop",
+        }
         found = [(words[type(one)], one.model) for one in self.out if type(one) in words]
         self.out.clear()
         return found

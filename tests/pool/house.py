@@ -4,6 +4,7 @@ What must hold after every event (`HouseWorld.check`):
 
 * Never more bytes awake than the ledger has: it grants them, whatever the pool wishes; with all weights in the device.
 * Only weights of a model that sleeps, and isn't pinned, are parked, and never more than the host's memory may have.
+* Only weights of a model that has no engine, isn't pinned and isn't wanted are dropped.
 * No stream is cut, and none is lost: each waits, is served, or is whole.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
   request and hasn't had one.
@@ -112,7 +113,7 @@ class HouseWorld(World):
         self.arrived = self._arrived
         self.finished = lambda stream: self._said()
         self._tick_at = math.inf
-        self.swaps = 0
+        self.swaps = self.drops = 0
         self.begin()
 
     # -- the pool --------------------------------------------------------------------------------------------------
@@ -168,6 +169,9 @@ class HouseWorld(World):
         elif isinstance(effect, e.Park):
             self._may_park(self.engines[name])
             self.after(GMSCTL_S, partial(self._park, self.engines[name], self.machine))
+        elif isinstance(effect, e.Drop):
+            self._may_drop(self.engines[name])
+            self.after(GMSCTL_S, partial(self._drop, self.engines[name], self.machine))
         elif isinstance(effect, e.Save):
             self.learned = self.machine.learned()
 
@@ -176,6 +180,11 @@ class HouseWorld(World):
             raise WrongWorld(f"{engine.kind.name} is to be parked while GMS is away")
         if engine.serving or self.machine.models[engine.kind.name].pinned:
             raise WrongWorld(f"{engine.kind.name} is awake or pinned, and its weights are to be parked")
+
+    def _may_drop(self, engine: Engine) -> None:
+        model = self.machine.models[engine.kind.name]
+        if "gms" in self.away or engine.running or model.pinned or model.demand.wants:
+            raise WrongWorld(f"the weights of {engine.kind.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
@@ -372,6 +381,19 @@ class HouseWorld(World):
         """A copy under way has come to nothing."""
         if engine.copying % 2:
             engine.copying, engine.parked = engine.copying + 1, 0
+
+    def _drop(self, engine: Engine, by: Machine) -> None:
+        """What `gmsctl drop` does."""
+        if by is not self.machine:
+            return
+        why = "a process reads" if engine.running or engine.copying % 2 or engine.stays else ""
+        engine.stays = False
+        engine.here, engine.parked = (engine.here, engine.parked) if why else (0, 0)
+        self.drops += not why
+        self.feed(e.DropEnded(engine.kind.name, why))
+        self.tell_gms()
+        self.lend()
+        self.tell_ledger()
 
     def _refused(self, engine: Engine, life: int, token: int) -> None:
         """Its memory wasn't there in time."""

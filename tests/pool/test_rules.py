@@ -766,6 +766,260 @@ def test_what_is_on_its_way_to_host_memory_is_counted_there_once() -> None:
     assert two.wishes() == [], "there is room for one of both"
 
 
+def test_weights_that_were_parked_on_one_of_two_devices_only_are_parked_on_the_other_too() -> None:
+    pool = crowded(host_left=30)
+    pool.feed(e.WeightsSeen("another gpu", {}, {"b": 30}, 0))
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")], "which GMS of the one device had refused"
+
+
+def test_weights_of_a_model_that_was_taken_out_are_counted_and_are_known_when_it_is_back() -> None:
+    pool = crowded()
+    pool.configure("ac")
+    assert pool.wishes() == [("end", "b")]
+    pool.launcher(b=e.Child(False, ends=1))
+    assert "b" not in pool.machine.models and pool.machine.picture.most[GPU] == 70
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b"), ("drop", "b"), ("park", "a")], "which is given up, but isn't gone yet"
+    pool.configure("abc")
+    assert pool.machine.models["b"].weights == {GPU: 30} and pool.machine.picture.most[GPU] == 100
+
+
+def test_what_couldnt_be_parked_is_tried_again_once_gms_is_back() -> None:
+    pool = crowded()
+    pool.wants("c")
+    for _ in range(6):
+        pool.feed(e.ParkEnded("b", "the server is gone"))
+        pool.advance(60)
+    pool.feed(e.ParkEnded("b", "the server is gone"))
+    pool.feed(e.WeightsSeen(GPU, None))
+    assert pool.wishes()[-1:] == [("park", "a")], "which is tried instead"
+    pool.feed(e.ParkEnded("a", "the server is gone"))
+    assert pool.wishes() == []
+    pool.weights(parked={"c": 30}, a=30, b=30)
+    assert pool.wishes() == [("park", "b")]
+
+
+def off(host_left: int = 0, **said: Any) -> Pool:
+    """c is asleep, needs 40 and 30 of 100 bytes, and is wanted; of a and b no engine runs, and weights take 20 each,
+    a was used last.
+    """
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40), entries=said)
+    pool.launcher(**{name: e.Child(False, ends=1) for name in "ab"})
+    pool.weights(host_left, parked={"c": 30}, a=20, b=20)
+    pool.wants("a", waiting=0, served=1)
+    pool.out.clear()
+    return pool
+
+
+def test_where_nothing_else_makes_room_weights_of_an_off_model_are_dropped_least_recently_used_first() -> None:
+    pool = off()
+    pool.wants("c")
+    assert pool.wishes() == [("drop", "b")] and pool.state("c") is State.ASLEEP
+    assert "the weights of b are dropped first" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [], "b is started once they are gone, and a keeps its own"
+    pool.feed(e.DropEnded("b"))
+    assert pool.wishes() == [("wake", "c")]
+    pool.wakes("c")
+    pool.door(b=ModelDemand(waiting=1))
+    assert pool.wishes() == [("sleep", "c"), ("start", "b")]
+    pool.feed(e.DropEnded("b", "it is read"))
+    assert pool.state("b") is State.LOADING
+    more = off()
+    more.weights(0, parked={"c": 30}, a=30, b=30)
+    more.wants("c")
+    assert more.wishes() == [("drop", "b")], "and no more than needed"
+
+
+def test_where_to_park_makes_room_nothing_is_dropped_and_no_engine_is_ended_where_a_drop_does() -> None:
+    pool = off(host_left=20)
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")]
+    pool = Pool("abc", sizes={"a": 40, "b": 40, "c": 60})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(0, b=30)
+    pool.wants("c")
+    assert pool.wishes() == [("drop", "b")]
+
+
+@pytest.mark.parametrize("why", ["pinned", "asleep", "GMS away", "wanted", "no request"])
+def test_what_may_not_be_dropped_stays(why: str) -> None:
+    pool = off()
+    for name in "ab":
+        pool.machine.models[name].pinned = pool.machine.models[name].held = why == "pinned"
+    if why == "asleep":
+        pool.launcher(a=e.Child(True, ends=1), b=e.Child(True, ends=1))
+        pool.lock("a")
+        pool.lock("b")
+    elif why == "GMS away":
+        pool.feed(e.WeightsSeen(GPU, None))
+    pool.wants("c", waiting=0 if why == "no request" else 1)
+    if why == "wanted":
+        pool = off()
+        pool.door(a=ModelDemand(waiting=1), b=ModelDemand(waiting=1), c=ModelDemand(waiting=1))
+    if why == "no request":
+        pool = off(c={"preload": True})
+        pool.weights(0, a=40, b=40)
+        pool.launcher(c=e.Child(False, ends=1))
+    assert "drop" not in dict(pool.wishes())
+    said = outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    assert "those of a, b can't be parked now" in said or why in ("wanted", "no request")
+
+
+def test_a_drop_that_fails_is_said_and_tried_again_after_pauses_that_grow() -> None:
+    pool = off()
+    pool.weights(0, parked={"c": 30}, b=40)
+    pool.wants("c")
+    tries, began = 0, pool.now
+    while pool.now < began + 600:
+        for wish, name in pool.wishes():
+            assert (wish, name) == ("drop", "b")
+            tries += 1
+            pool.feed(e.DropEnded("b", "it is read"))
+            assert [one for one in pool.out if isinstance(one, e.Note)][-1].detail["why"] == "it is read"
+        pool.advance(0.5)
+    assert 10 <= tries <= 20
+
+
+def test_what_ends_after_its_model_is_gone_or_was_started_again_changes_nothing() -> None:
+    pool = crowded()
+    pool.wants("c")
+    assert pool.wishes() == [("park", "b")]
+    pool.door()
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.door(b=ModelDemand(waiting=1))
+    assert pool.wishes() == [("start", "b")]
+    pool.feed(e.ParkEnded("b", "it was killed"))
+    assert pool.state("b") is State.LOADING
+    pool.door()
+    pool.launcher(b=e.Child(False, ends=2))
+    pool.configure("ac")
+    pool.feed(e.ParkEnded("b", "it was killed"))
+    pool.feed(e.DropEnded("b", "it was killed"))
+    assert "b" not in pool.machine.models
+
+
+def test_weights_that_move_are_news_and_the_same_again_is_none() -> None:
+    pool = crowded()
+    pool.out.clear()
+    pool.weights(parked={"c": 30}, a=30, b=30)
+    assert not [one for one in pool.out if isinstance(one, e.Publish)]
+    pool.weights(parked={"c": 30}, a=30, b=20)
+    assert [one for one in pool.out if isinstance(one, e.Publish)]
+    pool.wants("c")
+    pool.out.clear()
+    pool.feed(e.ParkEnded("b", "it is read"))
+    assert [one for one in pool.out if isinstance(one, e.Publish)]
+
+
+def test_until_it_was_measured_a_wake_that_brings_weights_back_takes_a_wake_and_the_copy() -> None:
+    pool = crowded()
+    c = pool.machine.models["c"]
+    c.parked, c.learned = {GPU: 8 << 30}, e.Learned(wake_s=2.0)
+    assert c.wake_s == 6.0
+    c.learned = e.Learned()
+    assert c.wake_s == 5.0
+
+
+def test_what_a_model_has_itself_takes_no_host_memory_for_it() -> None:
+    pool = Pool("bc", sizes={"b": 40, "c": 60})
+    pool.weights(30, b=30, c=30)
+    pool.wants("b", waiting=0, served=1)
+    pool.door(b=ModelDemand(waiting=1, served=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert ("park", "b") in pool.wishes()
+
+
+def test_one_whose_weights_alone_are_enough_sleeps_before_they_are_parked() -> None:
+    pool = Pool("ac", sizes={"a": 10, "c": 60})
+    pool.weights(parked={"c": 30}, a=60)
+    pool.awake("a")
+    pool.wants("c")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_one_whose_engine_has_died_is_put_to_sleep_once_and_then_parked() -> None:
+    pool = Pool("ac", sizes={"a": 10, "c": 60})
+    pool.weights(parked={"c": 30}, a=60)
+    pool.awake("a")
+    pool.lock("a", resting=False)
+    pool.wants("c")
+    pool.advance(10)
+    assert pool.state("a") is State.WAKING and pool.wishes() == [("sleep", "a")]
+    pool.advance(10)
+    assert pool.wishes() == []
+    pool.lock("a", resting=True, ready=True)
+    assert pool.wishes() == [("park", "a")]
+
+
+def test_a_turn_is_awaited_rather_than_weights_parked_or_dropped() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.weights(a=15, b=30)
+    pool.awake("a", BUSY)
+    pool.wants("c")
+    assert (
+        pool.wishes() == []
+        and "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    )
+    pool = Pool("abc", sizes={"a": 40, "b": 10, "c": 40})
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(30, parked={"c": 20}, a=30, b=30)
+    pool.awake("a", BUSY)
+    pool.wants("c")
+    pool.advance(60)
+    assert ("drop", "b") not in pool.wishes()
+
+
+def test_what_parks_at_once_is_preferred_to_what_loads_or_has_a_lock_that_is_away() -> None:
+    for away in (True, False):
+        pool = crowded()
+        if away:
+            pool.lock("b", away=True)
+        else:
+            pool.machine.models["b"].learned = e.Learned(asleep={e.HOST: 1})
+            pool.lock("b", resting=True)
+            assert pool.state("b") is State.LOADING
+        pool.wants("c")
+        assert pool.wishes() == [("park", "a")]
+
+
+def test_for_a_pinned_model_that_is_loaded_others_are_parked_while_another_loads() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["b"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.lock("b", resting=True)
+    pool.weights(parked={"c": 30}, a=40)
+    pool.entries = {"c": {"pin": True}}
+    pool.configure("abc")
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("park", "a")]
+
+
+def test_what_one_keeps_asleep_is_not_free_when_it_sleeps() -> None:
+    pool = Pool("ac", sizes={"a": 60, "c": 90})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.awake("a")
+    pool.wants("c")
+    assert pool.wishes() == []
+
+
+def test_a_drop_that_needs_the_end_of_an_engine_too_isnt_done_for_one_that_waits_already() -> None:
+    pool = Pool("abc", sizes={"a": 40, "b": 10, "c": 40})
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.launcher(b=e.Child(False, ends=1))
+    pool.weights(0, b=30)
+    pool.wants("c")
+    assert pool.wishes() == [("wake", "c")]
+    pool.feed(e.LockAnswered("c", True))
+    pool.room(c=45)
+    pool.advance(1)
+    assert pool.wishes() == [], "which would be in vain"
+    pool.room(c=25)
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "b")]
+
+
 def test_a_start_brings_parked_weights_back_so_they_need_room() -> None:
     pool = Pool("ac", sizes={"a": 20, "c": 20}, running=False)
     pool.launcher(a=e.Child(True))
@@ -801,6 +1055,33 @@ def test_what_parking_costs_is_measured_and_outlives_the_pool_and_is_in_what_a_w
     pool.machine.models["b"].learned = e.Learned(wake_s=1.0, wake_parked_s=9.0)
     after = outlooks(pool.machine.picture, {}, pool.now)
     assert before["a"].estimate_ms == before["b"].estimate_ms == 600 and (after["b"].estimate_ms or 0) >= 9000
+
+
+def test_how_long_weights_are_on_their_way_to_host_memory_is_in_what_a_waiter_is_told() -> None:
+    pool = crowded()
+    pool.machine.models["b"].learned = e.Learned(wake_s=1.0, park_s=4.0, wake_parked_s=6.0)
+    pool.machine.models["c"].learned = e.Learned(wake_s=1.0, wake_parked_s=7.0)
+
+    def estimates() -> dict[str, int | None]:
+        return {name: one.estimate_ms for name, one in outlooks(pool.machine.picture, {}, pool.now).items()}
+
+    assert estimates() == {"a": 600, "b": 1000, "c": 11000}, "b is parked for c first"
+    pool.wants("c")
+    (park,) = (one for one in pool.out if isinstance(one, e.Park))
+    assert park.most_s == 70, "and no longer, whatever hangs"
+    pool.now += 1
+    assert estimates() == {"a": 600, "b": 3000 + 6000, "c": 3000 + 7000 + 1000}, "with the time to drain"
+    pool.now += 13
+    assert estimates()["c"] == 10000 + 7000 + 1000, "it is late by ten seconds"
+
+
+def test_of_one_that_sleeps_first_and_is_parked_then_both_are_in_what_a_waiter_is_told() -> None:
+    pool = Pool("ab")
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.machine.models["a"].learned = e.Learned(wake_s=1.0, park_s=4.0)
+    pool.machine.models["b"].learned = e.Learned(wake_parked_s=7.0)
+    assert outlooks(pool.machine.picture, {}, pool.now)["b"].estimate_ms == 11000
 
 
 def test_a_new_pool_learns_what_is_parked_from_gms() -> None:

@@ -1,0 +1,229 @@
+"""What the machine remembers of what it is told, and for how long."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dual_pods.rules import events as e
+from dual_pods.rules import machine as machines
+from dual_pods.rules.facts import Ask, Instance, Node, Requester, Server, Told
+from dual_pods.rules.machine import Machine
+from dual_pods.rules.place import Mode, Settings, Try
+from pool.entries import State
+
+NODE = Node("uid-n", "n", True, True)
+ASK = Ask("qwen", {"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": []}}, {})
+REQUESTER = Requester("r", "a", "ns", "n", "10.0.0.1", running=True, version="5", ask=ASK)
+POOL = Server("p", "n-dual", "ns", "n", "10.0.0.2", running=True, version="5")
+SINGLE = replace(POOL, uid="s", name="single", pool=False, instance="i", accelerators=frozenset("0"))
+
+
+def _machine(*events: e.Event, **settings: Any) -> Machine:
+    it = Machine(Settings(template={"spec": {"containers": []}}, **settings))
+    for event in (NODE, *events, e.Listed()):
+        it.feed(event, 0.0)
+    return it
+
+
+def _told(state: State, uid: str = "p") -> e.Tells:
+    return e.Tells(uid, Told({"i": Instance("i", state, frozenset("0"), "why it failed")}))
+
+
+def _done(it: Machine, effect: e.Effect, error: str = "", now: float = 0.0, has: tuple[str, ...] = ()) -> None:
+    it.feed(e.Done(effect, error, has), now)
+
+
+def test_nothing_is_done_before_everything_that_is_there_has_been_told() -> None:
+    """Else a second server pod would be made for one that is told a moment later."""
+    it = Machine(Settings())
+    assert it.feed(NODE, 0.0) == it.feed(REQUESTER, 0.0) == []
+    assert [e.key(effect)[0] for effect in it.feed(e.Listed(), 0.0)] == ["query", "mark"]
+
+
+def test_nothing_is_kept_of_what_has_gone() -> None:
+    it = _machine(REQUESTER, POOL, _told(State.ASLEEP))
+    for uid in ("r", "p", "uid-n"):
+        it.feed(e.Gone(uid), 1.0)
+    assert not it.places and not it.waits and not it._where and not it._looks
+    assert it.feed(e.Gone("r"), 2.0) == [] and it.server("p") is None
+
+
+def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -> None:
+    waits = replace(REQUESTER, node="", running=False, why="no node was found for it")
+    it = _machine(waits, POOL)
+    it.feed(e.Gone("uid-n"), 1.0)
+    assert set(it.places) == {"", "n"} and it.waits["r"][1] == "no node was found for it"
+    it.feed(replace(waits, node="n", version="6"), 2.0)
+    assert set(it.places) == {"n"} and set(it.places["n"].requesters) == {"r"}, "it was placed"
+
+
+def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = _machine(REQUESTER)
+    it.feed(e.Gone("r", stays=True), 1.0)
+    it.feed(replace(REQUESTER, version="7"), 2.0)
+    assert "r" in it.places["n"].requesters, "its annotation was taken off, and put on again"
+    it.feed(e.Gone("r"), 3.0)
+    it.feed(replace(REQUESTER, version="8"), 4.0)
+    assert "r" not in it.places["n"].requesters
+    monkeypatch.setattr(machines, "GONE_MOST", 3)
+    for number in range(10):
+        it.feed(e.Gone(f"x{number}"), 5.0)
+    assert len(it._gone) <= 4, "not for ever"
+
+
+def test_a_node_is_there_until_it_has_gone_and_again_when_it_comes_back() -> None:
+    it = _machine(POOL)
+    it.feed(e.Gone("p"), 1.0)
+    assert it.places["n"].node == NODE, "a pod of it has gone"
+    it.feed(replace(POOL, uid="q"), 1.0)
+    it.feed(e.Gone("uid-n"), 2.0)
+    place = it.places["n"]
+    assert place.node is None and place.gone_since == 2.0
+    it.feed(e.Gone("q"), 3.0)
+    assert "n" not in it.places
+    it.feed(replace(NODE, uid="again"), 4.0)
+    assert it.places["n"].gone_since is None
+
+
+def test_a_server_pod_that_no_node_has_is_on_no_node_that_has_gone() -> None:
+    it = _machine(replace(POOL, node="", running=False))
+    assert it.feed(e.Look(), 1000.0) == [] and it.places[""].gone_since is None
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "newer"),
+    [("10", "9", True), ("9", "10", False), ("9", "9", False), ("a", "b", True), ("a", "a", False),
+     ("a", "9", True), ("9", "a", True)],
+)  # fmt: skip
+def test_of_two_versions_the_higher_number_is_newer_else_any_other_one(version: str, than: str, newer: bool) -> None:
+    it = _machine(replace(REQUESTER, version=than))
+    it.feed(replace(REQUESTER, version=version, name="changed"), 1.0)
+    assert (it.places["n"].requesters["r"].name == "changed") == newer
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_a_server_pod_said_counts_while_it_runs(running: bool) -> None:
+    it = _machine(replace(POOL, running=running), _told(State.ASLEEP))
+    assert bool(it.places["n"].told) == running
+    it.feed(replace(POOL, running=False, version="6"), 1.0)
+    it.feed(replace(POOL, version="7"), 2.0)
+    assert not it.places["n"].told, "it was started again, and may run anything"
+    assert it.feed(_told(State.ASLEEP, "nobody"), 3.0) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "slept"),
+    [
+        (State.AWAKE, State.ASLEEP, True),
+        (State.DRAINING, State.ASLEEP, True),
+        (State.ASLEEP, State.ASLEEP, False),
+        (State.OFF, State.ASLEEP, False),
+        (State.AWAKE, State.DRAINING, False),
+        (State.ASLEEP, None, True),
+        (None, State.ASLEEP, False),
+    ],
+)
+def test_memory_has_changed_when_an_instance_went_to_sleep_or_went(
+    before: State | None, after: State | None, slept: bool
+) -> None:
+    """A figure of before counts for nothing."""
+    it = _machine(POOL, *([_told(before)] if before is not None else []))
+    it.feed(_told(after) if after is not None else e.Tells("p", Told({})), 3.0)
+    assert it.places["n"].slept == ({"0": 3.0} if slept else {})
+
+
+def test_memory_has_changed_when_a_server_pod_has_ended_or_gone() -> None:
+    it = _machine(SINGLE)
+    it.feed(replace(SINGLE, running=False, version="6"), 1.0)
+    assert not it.places["n"].slept
+    for version, at in (("7", 2.0), ("8", 3.0)):
+        it.feed(replace(SINGLE, running=False, ended=True, leaving=True, version=version), at)
+        assert it.places["n"].slept == {"0": 2.0}
+    it.feed(e.Gone("s"), 4.0)
+    assert it.places["n"].slept == {"0": 4.0}
+    assert _machine(replace(SINGLE, running=False, ended=True)).places["n"].slept == {"0": 0.0}
+
+
+@pytest.mark.parametrize(("why", "says"), [("", "it says no more"), ("OOMKilled", "OOMKilled")])
+def test_one_that_ended_by_itself_is_made_again_after_a_pause_and_one_that_was_deleted_at_once(
+    why: str, says: str
+) -> None:
+    key = ("create", "n", "single")
+    for leaving in (False, True):
+        it = _machine(SINGLE)
+        it.feed(replace(SINGLE, running=False, ended=True, leaving=leaving, why=why, version="6"), 1.0)
+        tried = it.places["n"].tries.get(key)
+        assert (tried is None) == leaving
+        if tried is not None:
+            assert tried.until == 2.0 and tried.why == f"server pod single has ended: {says}"
+            it.feed(replace(SINGLE, running=False, ended=True, why=why, version="7"), 1.5)
+            assert it.places["n"].tries[key] == tried, "it has ended once"
+
+
+def test_a_failure_is_counted_once_however_often_it_is_told_and_forgotten_once_it_is_awake() -> None:
+    it = _machine(POOL, _told(State.LOADING))
+    for _ in range(3):
+        it.feed(_told(State.FAILED), 1.0)
+    tried = it.places["n"].tries["wake", "p", "i"]
+    assert it.counts["failures"] == tried.failures == 1 and tried.why == "why it failed"
+    it.feed(_told(State.AWAKE), 2.0)
+    assert ("wake", "p", "i") not in it.places["n"].tries
+
+
+def test_an_answer_counts_for_what_is_under_way() -> None:
+    it = _machine(REQUESTER)
+    query = e.Query(REQUESTER)
+    _done(it, e.Query(replace(REQUESTER, uid="x")), has=("9",))
+    _done(it, query, has=("0",))
+    assert it.places["n"].accelerators == {"r": ("0",)}
+    _done(it, query, has=("1",))
+    assert it.places["n"].accelerators == {"r": ("0",)}, "it wasn't asked again"
+    it.feed(e.Gone("r"), 1.0)
+    _done(it, query, has=("1",))
+    assert not it.places["n"].accelerators
+
+
+def test_what_is_tried_for_one_pod_is_forgotten_with_it_and_with_no_other() -> None:
+    other = replace(REQUESTER, uid="other")
+    it = _machine(REQUESTER, other)
+    _done(it, e.Query(REQUESTER), "refused")
+    it.feed(e.Gone("other"), 0.01)
+    queries = {key: tried.failures for key, tried in it.places["n"].tries.items() if key[0] == "query"}
+    assert queries == {("query", "r"): 1}
+
+
+def test_a_pause_grows_to_its_bound_and_is_short_where_a_requester_waits_for_an_answer() -> None:
+    it = _machine(REQUESTER, pause_s=1.0, pause_most_s=60.0)
+    place = it.places["n"]
+    for key, first, most in ((("query", "r"), 0.05, 1.0), (("launch", "p", "i"), 1.0, 60.0)):
+        place.tries.pop(key, None)
+        it._failed(place, key, "no", 0.0)
+        assert place.tries[key].until == first
+        for _ in range(1100):
+            it._failed(place, key, "no", 0.0)
+        assert place.tries[key].until == most
+
+
+def test_what_has_shown_may_be_asked_for_again_at_once_and_what_failed_may_not() -> None:
+    it = _machine(POOL, _told(State.ASLEEP), settle_s=5.0)
+    place = it.places["n"]
+    for key, why, until in ((("wake", "p", "i"), "", 0.0), (("sleep", "p", "i"), "it is loading", 9.0)):
+        place.tries[key] = Try(False, 1, 9.0, why)
+        it.feed(_told(State.WAKING if not why else State.AWAKE), 1.0)
+        known = place.tries.get(key)
+        assert known is None or known.until == until
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
+def test_only_where_pools_run_has_a_node_one_unasked(mode: Mode) -> None:
+    def made(node: Node, **settings: Any) -> list[str]:
+        it = Machine(Settings(template={"spec": {"containers": []}}, **settings))
+        it.feed(node, 0.0)
+        return [e.key(effect)[0] for effect in it.feed(e.Listed(), 0.0)]
+
+    assert made(NODE, taint="t") == ["create"]
+    assert not made(NODE) and not made(replace(NODE, usable=False), taint="t") and not made(NODE, taint="t", mode=mode)
+    it = _machine(POOL, taint="t")
+    assert not it.places["n"].tries, "it has one"
+    assert not Machine(Settings(taint="t")).feed(e.Listed(), 0.0)
