@@ -47,6 +47,8 @@ class Plan:
         """As they are to be."""
         self.ending: set[str] = set()
         """Instances whose requesters are being told that they aren't ready any more."""
+        self.awake: set[str] = set()
+        """Requesters whose instances are awake, whether they have been told so or only read their annotations."""
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
@@ -344,6 +346,7 @@ class Plan:
         return Phase.LAUNCHING, sentence
 
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
+        self.awake.add(requester.uid)
         server, it = seen.server, seen.it
         host = f"[{server.ip}]" if ":" in server.ip else server.ip
         if server.pool:
@@ -408,7 +411,7 @@ class Plan:
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
-            annotations[names.OLD_ADDRESS] = server.ip if server and phase is Phase.READY else None
+            annotations[names.OLD_ADDRESS] = server.ip if server and requester.uid in self.awake else None
         self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
 
     def _mark_server(self, server: Server) -> None:

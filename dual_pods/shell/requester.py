@@ -2,7 +2,7 @@
 
     GET  /v1/dual-pods/accelerators, /v1/dual-pods/accelerator-memory-usage     for the controller
     POST /v1/become-ready, /v1/become-unready                                   from the controller
-    GET  /ready, /live                                                          for kubelet
+    GET  /ready, /live, /metrics                                                for kubelet, for Prometheus
 
 What this file may not do: decide whether it is ready (`rules/standing.py`).
 """
@@ -76,13 +76,14 @@ class Requester:
             "/v1/dual-pods/accelerator-memory-usage": partial(self._say, memory_mib),
             "/ready": self._say_ready,
             "/live": lambda reply: answering.say(reply, "alive"),
+            "/metrics": self._metrics,
         }
 
     # -- ports -----------------------------------------------------------------------------------------------------
 
-    async def serve(self, address: tuple[str, int]) -> None:
-        """Raises CannotListen."""
-        self._servers.append(await answering.serve(address, self._gets, self._posts))
+    async def serve(self, address: tuple[str, int], *, is_admin: bool) -> None:
+        """`is_admin`: the controller is heard there, and nowhere else. Raises CannotListen."""
+        self._servers.append(await answering.serve(address, self._gets, self._posts if is_admin else {}))
 
     async def relay(self, address: tuple[str, int]) -> None:
         """Raises CannotListen."""
@@ -173,6 +174,11 @@ class Requester:
     def _say_ready(self, reply: Reply) -> None:
         ready = self.standing.ready
         answering.say(reply, "ready" if ready else self.standing.why, 200 if ready else 503)
+
+    def _metrics(self, reply: Reply) -> None:
+        values = {"ready": int(self.standing.ready), "connections": len(self._relayed)}
+        lines = (f"# TYPE dual_pods_requester_{k} gauge\ndual_pods_requester_{k} {v}" for k, v in values.items())
+        answering.say(reply, "\n".join(lines))
 
     # -- the relay -------------------------------------------------------------------------------------------------
 

@@ -479,11 +479,13 @@ def test_a_requester_says_who_runs_it_on_what_and_how_far_it_is() -> None:
     assert not _marks(_plan(leaving, BOUND, told=[]), leaving)
 
 
-def test_one_of_the_older_words_is_told_the_address_while_it_is_ready() -> None:
+def test_one_of_the_older_words_is_told_the_address_while_its_instance_is_awake() -> None:
     old = replace(REQUESTER, old=True, marks={names.OLD_ADDRESS: "x"})
     awake = [_it(state=State.AWAKE, port=9)]
     [relay] = _of(_plan(old, BOUND, told=awake), Relay)
-    assert _marks(_plan(old, BOUND, told=awake), old)[names.OLD_ADDRESS] is None
+    assert _marks(_plan(old, BOUND, told=awake), old)[names.OLD_ADDRESS] == POOL.ip, "it may hear nothing else"
+    asleep = [replace(it, state=State.ASLEEP) for it in awake]
+    assert _marks(_plan(old, BOUND, told=asleep), old)[names.OLD_ADDRESS] is None
     told: dict[str, tuple[Target | None, int]] = {"r": (relay.target, 0)}
     assert _marks(_plan(old, BOUND, told=awake, relayed=told), old)[names.OLD_ADDRESS] == POOL.ip
     assert names.OLD_ADDRESS not in _marks(_plan(REQUESTER, BOUND, told=awake, relayed=told), REQUESTER)
