@@ -34,6 +34,8 @@ class Ask:
     """As models.yaml says it, without devices."""
     references: tuple[str, ...] = ()
     """Variables whose values Kubernetes looks up."""
+    unused: tuple[str, ...] = ()
+    """Fields of its server patch that mean nothing to a pool."""
     needs: Mapping[str, int] | int = 0
     """Bytes on each accelerator while it is awake, or on every one the same; 0: not said."""
 

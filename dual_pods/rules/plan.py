@@ -330,6 +330,9 @@ class Plan:
         if missing := self._quiet(accelerators, instance) or self._room(requester, None):
             return Phase.WAITING, missing
         launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
+        if unused := ", ".join(requester.ask.unused):
+            says = f"a pool runs it, so these fields of its server patch mean nothing: {unused}"
+            self._say(requester, "Unused", says, warning=True)
         says = f"instance {instance} is launched for it in server pod {server.name}"
         why = self._do_for(requester, launch, "Launching", says)
         return Phase.LAUNCHING, why or f"instance {instance} is being launched"

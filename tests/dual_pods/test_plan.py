@@ -296,6 +296,9 @@ def test_an_instance_that_isn_t_there_is_launched_where_there_is_room() -> None:
         assert not _orders(waits) and _waits(waits, Phase.WAITING, says)
     tries: dict[Key, Try] = {("launch", "p", QWEN): Try(False, 1, 9.0, "409")}
     assert _waits(_plan(REQUESTER, BOUND, told=[], tries=tries), Phase.LAUNCHING, "409")
+    partly = replace(REQUESTER, ask=replace(ASK, unused=("image", "volumes")))
+    [warning] = [says for _, says, is_warning in _says(_plan(partly, BOUND, told=[])) if is_warning]
+    assert warning.endswith("mean nothing: image, volumes")
     bad = replace(REQUESTER, ask=replace(ASK, references=("A",)))
     assert _waits(_plan(bad, BOUND, told=[]), Phase.REFUSED, "can't look up A")
 

@@ -420,6 +420,21 @@ def test_a_node_that_goes_and_comes_back_serves_again() -> None:
     assert it.ready(uid) and len(it.servers()) == 1
 
 
+def test_what_ran_on_a_node_that_is_gone_for_a_while_is_let_go_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubelet is there to say that its containers have ended."""
+    it = world(Mode.SWAP, node_gone_s=60.0)
+    it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    monkeypatch.setattr(it, "delete_server", lambda uid: it._changed(it.pods[uid], leaving=True))
+    monkeypatch.setattr(it, "_release", lambda effect: it.vanish(effect.server.uid))
+    it.feed(Gone("uid-n"))
+    it.run(60 + 59)
+    assert [s.uid for s in it.servers()] == [server.uid] and not it.servers()[0].leaving
+    it.run(60 + 65)
+    assert not it.servers()
+
+
 def test_a_node_without_the_taint_gets_nothing() -> None:
     it = world(Mode.SWAP)
     it.feed(Node("uid-n", "n", True, False))
