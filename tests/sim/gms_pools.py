@@ -112,11 +112,12 @@ class PoolEngine:
                 process.after(rng.random(), process.exit)
 
     def _owns(self, owned: c.Owned) -> None:
-        slabs = self.client.kept.get(owned.generation, {})
+        slabs, world = self.client.kept.get(owned.generation, {}), self.pair.world
         self.claims, self.asked_at = False, -1.0
         found = [memory(self.process, slabs[number]) for number in sorted(slabs)]
-        if len(found) != len(owned.shape.sizes) + 1:
-            self.pair.world.fail(f"{self.process} owns memory {owned.generation}, and has {len(found)} parts of it")
+        numbered_twice = world.spoiled and world.clock_went_back  # what it kept is another memory of that number
+        if len(found) != len(owned.shape.sizes) + 1 and not numbered_twice:
+            world.fail(f"{self.process} owns memory {owned.generation}, and has {len(found)} parts of it")
         self.writes = frozenset(part for part in found if part is not None)
         self.mapped = [self.process.map(fd, dont_fork=True) for fd in slabs.values()]
         self.pair.begins_to_write(self, adopted=owned.adopted)
