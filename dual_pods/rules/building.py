@@ -72,7 +72,7 @@ def ask(pod: Mapping[str, Any]) -> Ask:
 
 
 def _unused(patch: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a server patch, by a pool."""
+    """What a pool does not use of a server patch."""
     found = patch.keys() - {"containers"}
     for container in patch.get("containers") or ():
         own = container["name"] == names.CONTAINER
