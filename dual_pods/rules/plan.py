@@ -158,7 +158,7 @@ class Plan:
             return Phase.WAITING, f"{name} is served on {', '.join(accelerators)}, which were given to both"
         instance = self.view.wished(requester.uid)
         self.promised |= dict.fromkeys(accelerators, requester.uid)
-        if waits := self._quiet(accelerators, instance):
+        if waits := self._who_is_hot(accelerators, instance):
             return Phase.WAITING, waits
         seen = self.view.find(instance)
         if seen is not None and (seen.server.leaving or seen.it.state in (State.STOPPING, State.DRAINING)):
@@ -167,7 +167,7 @@ class Plan:
         if swaps and server is None:
             return self._create(requester, self._pool_pod())
         asleep = seen is None or seen.it.state is not State.AWAKE
-        if asleep and (missing := self._room(requester, seen)):
+        if asleep and (missing := self._make_room(requester, seen)):
             return Phase.WAITING, missing
         if server is None:
             create = self._single_pod(requester, instance)
@@ -188,7 +188,7 @@ class Plan:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
         return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
-    def _quiet(self, accelerators: Iterable[str], instance: str) -> str:
+    def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: a sentence about who still holds one of these accelerators; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
@@ -203,7 +203,7 @@ class Plan:
         self._do(_deletion(seen))
         return self._tried(_deletion(seen)).why
 
-    def _room(self, requester: Requester, seen: Seen | None) -> str:
+    def _make_room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
         Raises BadPatch where there can never be enough.
         """
@@ -303,7 +303,7 @@ class Plan:
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
         if it.state in REST:
-            if missing := self._quiet(it.accelerators, instance) or self._room(requester, seen):
+            if missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:
@@ -312,7 +312,7 @@ class Plan:
         if it.state is State.FAILED:
             return self._again(requester, seen)
         if server.gated:
-            if missing := self._quiet(it.accelerators, instance):
+            if missing := self._who_is_hot(it.accelerators, instance):
                 return Phase.WAITING, missing
             return Phase.LAUNCHING, self._do_for(requester, Order("admit", server)) or f"{where} may begin"
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
@@ -327,7 +327,7 @@ class Plan:
             self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
         accelerators = self.place.accelerators[requester.uid]
-        if missing := self._quiet(accelerators, instance) or self._room(requester, None):
+        if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing
         launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
         if unused := ", ".join(requester.ask.unused):

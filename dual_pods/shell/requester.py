@@ -93,7 +93,7 @@ class Requester:
 
     async def end(self, grace_s: float) -> None:
         """Its pod ends: what is open goes on for its grace."""
-        self._now(self.standing.ends())
+        self._become(self.standing.ends())
         for relay in self._relays:
             relay.close()
         with contextlib.suppress(TimeoutError):
@@ -115,7 +115,7 @@ class Requester:
                 why = "" if answer.status == 200 else f"its instance says {answer.status}: {words}"
             except Unanswered as error:
                 why = f"its instance doesn't answer: {error}"
-            self._now(self.standing.answered(target, why, time.monotonic()))
+            self._become(self.standing.answered(target, why, time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.standing.ask_at - time.monotonic()):
                     await self._sooner.wait()
@@ -126,11 +126,11 @@ class Requester:
                 async with self._http.stream(target.watch, timeout_s=CONNECT_S) as (status, lines):
                     async for line in lines:
                         if status == 200 and line.startswith(b"data:"):
-                            self._now(self.standing.told(target, time.monotonic()))
-            self._now(self.standing.cut(target, time.monotonic()))
+                            self._become(self.standing.told(target, time.monotonic()))
+            self._become(self.standing.cut(target, time.monotonic()))
             await asyncio.sleep(ANSWER_S)
 
-    def _now(self, standing: Standing) -> None:
+    def _become(self, standing: Standing) -> None:
         was, self.standing = self.standing, standing
         target = standing.target
         if (was.ready, was.target) != (standing.ready, target):
@@ -162,7 +162,7 @@ class Requester:
             why = f"a newer controller was heard: its token is {self.standing.token}, and this one's is {said.token}"
             answering.refuse(reply, 409, why)
             return
-        self._now(standing)
+        self._become(standing)
         answering.say(reply, "OK")
 
     def _say(self, find: Callable[[], object], reply: Reply) -> None:
