@@ -52,7 +52,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
                "requester; sleep: one for each instance; swap: a pool on each node")  # fmt: skip
     it.setting("--namespace", default="", metavar="NAME", shown_default="its own", help="the one that is looked at")
     it.setting("--server-pod", parse=Path, metavar="FILE", help="the pod of a node's pool, as YAML; needed for swap")
-    it.setting("--admin-keys", parse=Path, metavar="FILE", help="of the pools: its first line is what they are told by")
+    it.setting("--admin-keys", parse=Path, metavar="FILE", help="of the pools: its first key is what they are told by")
     it.setting("--sleepers", parse=size_bytes, metavar="SIZE", shown_default="what is there",
                help="what instances that sleep may hold of each accelerator when another is launched")  # fmt: skip
     it.setting("--prometheus", default="", metavar="URL", help="where accelerators' memory is read without a ledger")
@@ -86,9 +86,10 @@ def _pod(file: Path) -> dict[str, Any]:
         raise CannotStart(f"--server-pod {file} holds no pod: {error}") from None
 
 
-def _first_line(file: Path) -> str:
+def _first_key(file: Path) -> str:
     try:
-        return next(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+        return next(line for line in lines if line and not line.startswith("#"))
     except (OSError, UnicodeDecodeError, StopIteration) as error:
         why = getattr(error, "strerror", None) or "there is no key in it"
         raise CannotStart(f"--admin-keys {file}: {why}") from None
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
         template = _pod(options.server_pod) if mode is Mode.SWAP else {}
-        key = _first_line(options.admin_keys) if options.admin_keys is not None else ""
+        key = _first_key(options.admin_keys) if options.admin_keys is not None else ""
         namespace = options.namespace or (own.read_text().strip() if own.is_file() else "default")
         kube = Kube.here(options.api_server, options.token_file, f"dual-pods/{VERSION}")
     except (CannotStart, OSError) as error:

@@ -111,9 +111,10 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         if not server["instances"]:
             runs.append([*where, "-", f"{server['how']} {server['why']}".strip()])
         for it in server["instances"]:
-            held = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
+            beside = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
+            held = [*beside.values(), *it["weights"].values()]
             state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
-            holds = size(sum(held.values())) if held else "-"
+            holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
     return [*blind, *table.lines(asks), "", *table.lines(runs)]
 

@@ -78,14 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         it.error(f"port {min(both)} can't lead to the instance and be its own: see --admin-port and --probes-port")
     log = Log("dual-pods-requester", json=options.log_format == "json")
     accelerators = partial(devices.names, options.accelerators, os.environ)
-    requester = Requester(accelerators, devices.memory_mib, options.pod_uid, log)
+    requester = Requester(accelerators, devices.memory_in_use, options.pod_uid, log)
 
     async def serve() -> int:
         told = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
         try:
             for port in own:
-                await requester.serve((options.host, port))
+                await requester.serve((options.host, port), is_admin=port == options.admin_port)
             for port in relays:
                 await requester.relay((options.host, port))
         except CannotListen as error:

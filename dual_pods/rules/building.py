@@ -32,6 +32,8 @@ _OF_THE_SERVER = (
 )
 """What the API server or the scheduler has filled in, and refuses to be told."""
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
+_OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
+"""What a pool takes of a container, or sees to itself."""
 _TOKEN = "kube-api-access-"
 _WHERE = "kubernetes.io/hostname"
 _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
@@ -62,10 +64,20 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(str(v["name"]) for v in container.get("env") or () if "valueFrom" in v),
+        unused=_unused(patch.get("spec") or {}),
         needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
     )
     single(wanted, "", "", (), "", "")  # labels or resources of another kind are refused now, and end no plan
     return wanted
+
+
+def _unused(patch: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a pool does not use of a server patch."""
+    found = patch.keys() - {"containers"}
+    for container in patch.get("containers") or ():
+        own = container["name"] == names.CONTAINER
+        found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
+    return tuple(sorted(found))
 
 
 def _plain(spec: Mapping[str, Any]) -> Object:
@@ -132,7 +144,8 @@ def _entry(container: Mapping[str, Any]) -> Object:
     environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or ()}
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
-        return {"engine": "vllm", "arguments": _without(words[2:], ("--port", "--host")), **entry}
+        rest = [word for word in words[2:] if word != "--enable-sleep-mode"]  # a pool's engines always can
+        return {"engine": "vllm", "arguments": _without(rest, ("--port", "--host")), **entry}
     return {"engine": "command", "command": _without(words, ("--port",), "{port}"), **entry}
 
 
@@ -211,7 +224,9 @@ def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name
         containers.append(container)
     labels = {**ask.pod["metadata"]["labels"], names.SERVER: "single", names.INSTANCE: instance}
     annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
-    return _pod(name, labels, annotations, {**ask.pod["spec"], "containers": containers}, node)
+    gates = [*(ask.pod["spec"].get("schedulingGates") or ()), {"name": names.GATE}]
+    spec = {**ask.pod["spec"], "containers": containers, "schedulingGates": gates}
+    return _pod(name, labels, annotations, spec, node)
 
 
 def pool(template: Mapping[str, Any], node: str, name: str, kind: str, taint: str = "") -> Object:

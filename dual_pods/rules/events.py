@@ -56,8 +56,8 @@ class Create(NamedTuple):
 
 
 class Order(NamedTuple):
-    """About an instance of a server pod: `launch`, `wake`, `sleep` or `delete`. About the pod: `delete-pod`, or
-    `release`, which takes its finalizer off.
+    """About an instance of a server pod: `launch`, `wake`, `sleep` or `delete`. About the pod: `delete-pod`;
+    `admit`, which takes its gate off; `release`, which takes its finalizer off.
     """
 
     what: str
@@ -83,12 +83,16 @@ class Relay(NamedTuple):
 
 
 class Say(NamedTuple):
-    """An Event of Kubernetes."""
+    """An Event of Kubernetes. The same words about a pod are said once."""
 
     pod: Pod
     reason: str
     sentence: str
     warning: bool = False
+    once: bool = False
+    """Whatever the words are by then."""
+    again: bool = False
+    """Each time that it happens."""
 
 
 Effect = Query | Create | Order | Mark | Relay | Say
@@ -119,5 +123,5 @@ def key(effect: Effect) -> Key:
             return "mark", pod.uid
         case Relay(requester):
             return "relay", requester.uid
-        case Say(pod, reason, sentence):
-            return "say", pod.uid, reason, sentence
+        case Say(pod, reason, sentence, once=once):
+            return "say", pod.uid, reason, "" if once else sentence

@@ -34,6 +34,8 @@ class Ask:
     """As models.yaml says it, without devices."""
     references: tuple[str, ...] = ()
     """Variables whose values Kubernetes looks up."""
+    unused: tuple[str, ...] = ()
+    """Fields of its server patch that mean nothing to a pool."""
     needs: Mapping[str, int] | int = 0
     """Bytes on each accelerator while it is awake, or on every one the same; 0: not said."""
 
@@ -77,6 +79,8 @@ class Server(Pod):
     accelerators: frozenset[str] = frozenset()
     ended: bool = False
     """Every container of it has ended: kubelet says so. That is proof."""
+    gated: bool = False
+    """It has our gate."""
     held: bool = False
     """It has our finalizer."""
     port: int = 0
@@ -95,11 +99,25 @@ class Instance:
     accelerators: frozenset[str]
     why: str = ""
     bytes: Mapping[str, int] = field(default_factory=dict)
-    """What it takes on each accelerator while it is awake, as measured last."""
+    """What it takes on each accelerator while it is awake, as measured last, beside its weights in GMS."""
     asleep_bytes: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """What GMS has of it on each accelerator, in whichever state it is."""
+    parked: Mapping[str, int] = field(default_factory=dict)
+    """What of it is in host memory, and comes back when it wakes."""
     last_used: float = 0.0
     port: int = 0
     """Its own, of its pool's door; 0: it has none yet."""
+
+    def holds(self, accelerator: str) -> int:
+        """At rest."""
+        asleep = self.asleep_bytes if self.state is State.ASLEEP else {}
+        return self.weights.get(accelerator, 0) + asleep.get(accelerator, 0)
+
+    def takes(self, accelerator: str) -> int:
+        """All of it, awake; 0: not known."""
+        known = self.bytes.get(accelerator, 0)
+        return known and known + max(self.weights.get(accelerator, 0), self.parked.get(accelerator, 0))
 
 
 @dataclass(frozen=True)

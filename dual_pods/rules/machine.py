@@ -8,7 +8,8 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, or gone with
     proof. (plan.py)
  4. A promise is written on the server pod before anything is asked of it, under the version that was read: of two
-    controllers one is refused. (plan.py)
+    controllers one is refused. A pod with one instance comes with its promise, and a gate: a late creation runs
+    nowhere until a leader has seen it beside all others. (plan.py)
  5. An instance that is there, of the same wish on the same accelerators, is waked; else one is launched (plan.py).
  6. Before a launch, sleepers go until those that stay hold no more of each accelerator than they may: those that cover
     what is short, with the least collateral, used longest ago. (plan.py, victims.py)
@@ -26,7 +27,7 @@ Nothing here has to outlive the process: a new machine is told the same pods and
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,7 @@ from pool.entries import State
 
 GONE_MOST = 10_000
 QUICK_S = 0.05
-_STARTS_NOTHING = ("query", "relay", "mark")
+_OVER_WHEN_ANSWERED = ("query", "relay", "mark")
 
 
 class Machine:
@@ -73,6 +74,7 @@ class Machine:
         plan = Plan(place, self.settings, now)
         plan.make()
         self._looks[name] = plan.look_at
+        self.counts["evictions"] += plan.evictions
         for uid in place.requesters:
             self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
         for effect in plan.effects:
@@ -86,8 +88,6 @@ class Machine:
 
     def _counted(self, place: Place, key: e.Key) -> str:
         """As what it is counted: the first start of an instance is a launch already."""
-        if key[0] == "say":
-            return "evictions" if key[2] == "Evicted" and key not in place.tries else ""
         starts = key[0] == "wake" and place.told[key[1]].instances[key[2]].state is State.OFF
         return "" if starts else _COUNTED.get(key[0], "")
 
@@ -118,13 +118,14 @@ class Machine:
         place = self.place(pod.node)
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
-            place.since.setdefault(pod.uid, now)
             return [*touched, place.name]
         place.servers[pod.uid] = pod
+        if pod.asleep_since:  # a controller of before has seen it
+            self._sleeps(place, pod.accelerators, min(pod.asleep_since, now))
         if not pod.running:
             place.told.pop(pod.uid, None)
         if pod.ended and not (isinstance(before, Server) and before.ended):
-            place.slept |= dict.fromkeys(pod.accelerators, now)
+            self._sleeps(place, pod.accelerators, now)
             if not pod.leaving:
                 why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
                 self._failed(place, ("create", place.name, pod.name), why, now)
@@ -151,14 +152,14 @@ class Machine:
         if place.node is not None and place.node.uid == event.uid:
             place.node, place.gone_since = None, now
         elif event.uid in place.servers:
-            place.slept |= dict.fromkeys(place.servers[event.uid].accelerators, now)
+            self._sleeps(place, place.servers[event.uid].accelerators, now)
         self._forget(place, event.uid)
         return [place.name]
 
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
         for known in (place.requesters, place.servers, place.told, place.accelerators, place.queried, place.relayed,
-                      place.since, self.waits):  # fmt: skip
+                      self.waits):  # fmt: skip
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
             del place.tries[key]
@@ -181,18 +182,22 @@ class Machine:
         place.told[event.uid] = event.told
         for name in {*before.instances, *event.told.instances}:
             was, it = before.instances.get(name), event.told.instances.get(name)
-            if it is not None and it.state is State.AWAKE:
-                place.tries.pop(("wake", event.uid, name), None)
+            for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
+                if it is not None and it.state is state:
+                    place.tries.pop((what, event.uid, name), None)
             if was is not None and it is not None and was.state is it.state:
                 continue
             for what in ("wake", "sleep", "delete", "launch"):
                 self._settled(place, (what, event.uid, name))
             if was is not None and (it is None or (it.state is State.ASLEEP and was.state not in REST)):
-                place.slept |= dict.fromkeys(was.accelerators, now)
+                self._sleeps(place, was.accelerators, now)
             if it is not None and it.state is State.FAILED:
                 self._failed(place, ("wake", event.uid, name), it.why, now)
                 self.counts["failures"] += 1
         return [place.name]
+
+    def _sleeps(self, place: Place, accelerators: Iterable[str], at: float) -> None:
+        place.slept |= {name: max(at, place.slept.get(name, at)) for name in accelerators}
 
     def _measured(self, event: e.Measured, now: float) -> list[str]:
         self.place(event.node).used |= {name: (count, event.at) for name, count in event.used.items()}
@@ -208,7 +213,7 @@ class Machine:
             return []  # it is about a pod that has gone
         if event.error:
             self._failed(place, key, event.error, now)
-        elif key[0] in _STARTS_NOTHING:
+        elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
             del place.tries[key]
             if isinstance(effect, e.Query):
                 place.accelerators[key[1]], place.queried[key[1]] = event.accelerators, now
@@ -222,7 +227,7 @@ class Machine:
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
         failures = place.tries.get(key, Try()).failures + 1
         first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
-        if key[0] in _STARTS_NOTHING:  # and a requester waits
+        if key[0] in _OVER_WHEN_ANSWERED:  # and a requester waits
             first_s, most_s = QUICK_S, first_s
         pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
         place.tries[key] = Try(False, failures, now + pause_s, why)

@@ -29,6 +29,8 @@ BINDINGS = PREFIX + "bindings"
 """Ours, on a server pod: which instance is promised to which requester, by uid. It is the one place of that truth."""
 ASLEEP_SINCE = PREFIX + "asleep-since"
 """Ours, on a server pod with one instance."""
+GATE = PREFIX + "confirmed"
+"""Ours, a scheduling gate: a pod with one instance runs nowhere before the leader has seen it, and takes that off."""
 FINALIZER = PREFIX + "ended"
 """Ours, on a server pod: it stays until its containers have ended, even if it is deleted by force."""
 
@@ -37,6 +39,11 @@ def said(annotations: Mapping[str, str], name: str) -> str | None:
     """What an annotation says, by either prefix. One that is empty says nothing: to the admission policies it isn't
     there, so it must not hide what the other one says."""
     return annotations.get(PREFIX + name) or annotations.get(OLD_PREFIX + name) or None
+
+
+def label(name: str) -> str:
+    """A pod's name, as a label's value may be."""
+    return name[:63].rstrip(".-")
 
 
 def port(text: str) -> int:

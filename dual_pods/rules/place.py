@@ -89,8 +89,6 @@ class Place:
     slept: dict[str, float] = field(default_factory=dict)
     """When an instance on an accelerator last went to sleep, or went."""
     tries: dict[Key, Try] = field(default_factory=dict)
-    since: dict[str, float] = field(default_factory=dict)
-    """When a requester was seen first."""
 
 
 class View:
@@ -178,13 +176,12 @@ class View:
         return [s.it for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
 
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
-        """What its instance takes while it is awake, beyond what it holds asleep: as measured, else as was said."""
+        """What its instance takes while it is awake, beyond what it holds at rest: as measured, else as was said."""
         assert requester.ask is not None
         said, found = requester.ask.needs, {}
         for name in self.place.accelerators[requester.uid]:
             takes = said if isinstance(said, int) else said.get(name, 0)
             if seen is not None:
-                takes = seen.it.bytes.get(name, 0) or takes
-                takes -= seen.it.asleep_bytes.get(name, 0) if seen.it.state is State.ASLEEP else 0
+                takes = (seen.it.takes(name) or takes) - seen.it.holds(name)
             found[name] = max(takes, 0)
         return found

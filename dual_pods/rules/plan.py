@@ -42,10 +42,13 @@ class Plan:
         self.waits: dict[str, tuple[Phase, str]] = {}
         """Requester -> how far it is, and what it waits for, in a sentence."""
         self.look_at = math.inf
+        self.evictions = 0
         self.bindings = {s.uid: dict[str, str]() for s in self.view.running}
         """As they are to be."""
         self.ending: set[str] = set()
         """Instances whose requesters are being told that they aren't ready any more."""
+        self.awake: set[str] = set()
+        """Requesters whose instances are awake, whether they have been told so or only read their annotations."""
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
@@ -89,6 +92,14 @@ class Plan:
         """Once: what was said is held back for ever."""
         self._do(Say(pod, reason, sentence, warning))
 
+    def _do_anew(self, order: Order, reason: str, says: str) -> bool:
+        """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""
+        known, say = self._tried(order), Say(order.server, reason, says, again=True)
+        is_new = self._do(order) and not known.why and not known.until
+        if is_new or self._tried(say).why:
+            self._do(say)
+        return is_new
+
     def _do_for(self, requester: Requester, effect: Effect, reason: str = "", says: str = "") -> str:
         """Why it failed when it was tried last, which its requester is told; empty if it didn't."""
         if self._do(effect) and says:
@@ -97,10 +108,6 @@ class Plan:
         if known.why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
             self._say(requester, "Failed", known.why, warning=True)
         return known.why
-
-    def _refuse(self, requester: Requester, why: str) -> tuple[Phase, str]:
-        self._say(requester, "Refused", why, warning=True)
-        return Phase.REFUSED, why
 
     # -- one requester ---------------------------------------------------------------------------------------------
 
@@ -114,23 +121,30 @@ class Plan:
                 self.ending.add(requester.marks.get(names.INSTANCE, ""))
 
     def _serve(self, requester: Requester) -> tuple[Phase, str]:
-        place, view = self.place, self.view
-        if requester.ask is None:
-            return self._refuse(requester, requester.wrong)
-        if not requester.running or not requester.ip:
-            return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
-        if requester.uid not in place.accelerators:
-            why = self._do_for(requester, Query(requester))
-            return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
-        late = place.since[requester.uid] + self.settings.bound_s
-        found = view.bound.get(requester.uid)
-        phase, sentence = self._drive(requester, *found) if found else self._bind(requester)
-        if phase is not Phase.READY:
+        try:
+            phase, sentence = self._advance(requester)
+        except BadPatch as error:
+            phase, sentence = Phase.REFUSED, str(error)
+            self._say(requester, "Refused", sentence, warning=True)
+        late = requester.created + self.settings.bound_s
+        if phase not in (Phase.READY, Phase.REFUSED):
             self._look_at(late if late > self.now else math.inf)
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"
-                self._say(requester, "Late", about, warning=True)
+                self._do(Say(requester, "Late", about, warning=True, once=True))
         return phase, sentence
+
+    def _advance(self, requester: Requester) -> tuple[Phase, str]:
+        """Raises BadPatch where it can never be served, with the reason."""
+        if requester.ask is None:
+            raise BadPatch(requester.wrong)
+        if not requester.running or not requester.ip:
+            return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
+        if requester.uid not in self.place.accelerators:
+            why = self._do_for(requester, Query(requester))
+            return Phase.ASKING, why or "it hasn't said yet which accelerators it has"
+        found = self.view.bound.get(requester.uid)
+        return self._drive(requester, *found) if found else self._bind(requester)
 
     def _bind(self, requester: Requester) -> tuple[Phase, str]:
         """Rules 1 to 7: finds an instance, or room for one, and promises it."""
@@ -144,7 +158,7 @@ class Plan:
             return Phase.WAITING, f"{name} is served on {', '.join(accelerators)}, which were given to both"
         instance = self.view.wished(requester.uid)
         self.promised |= dict.fromkeys(accelerators, requester.uid)
-        if waits := self._quiet(accelerators, instance):
+        if waits := self._who_is_hot(accelerators, instance):
             return Phase.WAITING, waits
         seen = self.view.find(instance)
         if seen is not None and (seen.server.leaving or seen.it.state in (State.STOPPING, State.DRAINING)):
@@ -153,7 +167,7 @@ class Plan:
         if swaps and server is None:
             return self._create(requester, self._pool_pod())
         asleep = seen is None or seen.it.state is not State.AWAKE
-        if asleep and (missing := self._room(requester, seen)):
+        if asleep and (missing := self._make_room(requester, seen)):
             return Phase.WAITING, missing
         if server is None:
             create = self._single_pod(requester, instance)
@@ -174,38 +188,39 @@ class Plan:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
         return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
-    def _quiet(self, accelerators: Iterable[str], instance: str) -> str:
+    def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: a sentence about who still holds one of these accelerators; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
             return ""
         it, server = hot[0].it, hot[0].server
-        why = f" ({it.why})" if it.why else ""
+        why = it.why or self._tried(Order("sleep", server, it.id)).why
+        why = f" ({why})" if why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
 
     def _end(self, seen: Seen) -> str:
         """Why that failed when it was tried last; empty if it didn't."""
-        order = Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)
-        self._do(order)
-        return self._tried(order).why
+        self._do(_deletion(seen))
+        return self._tried(_deletion(seen)).why
 
-    def _room(self, requester: Requester, seen: Seen | None) -> str:
-        """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room."""
+    def _make_room(self, requester: Requester, seen: Seen | None) -> str:
+        """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
+        Raises BadPatch where there can never be enough.
+        """
         memory, most = self.view.memory, self.settings.sleepers_bytes
         if not memory:
             return self._measured_room(requester, seen)
         needs, short = self.view.needs(requester, seen), dict[str, int]()
         for name, count in needs.items():
             if name not in memory:
-                return (
-                    f"the ledger of {self.place.name} knows no accelerator {name}; it has {', '.join(sorted(memory))}"
-                )
+                has = ", ".join(sorted(memory))
+                raise BadPatch(f"the ledger of {self.place.name} knows no accelerator {name}; it has {has}")
             if count > memory[name].total:
-                return f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}"
+                raise BadPatch(f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}")
             short[name] = count - memory[name].free
             if seen is None and most is not None:
-                asleep = (s.it.asleep_bytes for s in self.view.instances if s.it.state is State.ASLEEP)
-                short[name] = max(short[name], sum(each.get(name, 0) for each in asleep) - most)
+                asleep = (s.it.holds(name) for s in self.view.instances if s.it.state is State.ASLEEP)
+                short[name] = max(short[name], sum(asleep) - most)
         going = victims.enough(self.view.sleepers(self.view.wished(requester.uid)), short)
         if going is None:
             name = max(short, key=lambda each: short[each])
@@ -249,8 +264,9 @@ class Plan:
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
         for seen in (seen for seen in self.view.instances if seen.it.id in ids):
-            whys.add(self._end(seen))
-            self._say(seen.server, "Evicted", f"instance {seen.it.id}, which sleeps, goes: its memory is needed")
+            says = f"instance {seen.it.id}, which sleeps, goes: its memory is needed"
+            self.evictions += self._do_anew(_deletion(seen), "Evicted", says)
+            whys.add(self._tried(_deletion(seen)).why)
         says = f"sleeping instances go first: {', '.join(sorted(ids))}"
         return ": ".join([says, *sorted(whys - {""})]) if ids else ""
 
@@ -271,6 +287,7 @@ class Plan:
         name = names.server_name(node, accelerators, "" if direct else instance[1:])
         body = building.single(requester.ask, instance, node, accelerators, name, self.settings.resource)
         body["metadata"]["annotations"][names.BINDINGS] = json.dumps({instance: requester.uid})
+        body["metadata"]["labels"][names.DUAL] = names.label(requester.name)
         if direct:  # it goes with its requester, even when no controller is there
             owner = {"apiVersion": "v1", "kind": "Pod", "name": requester.name, "uid": requester.uid}
             body["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
@@ -286,7 +303,7 @@ class Plan:
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
         if it.state in REST:
-            if missing := self._quiet(it.accelerators, instance) or self._room(requester, seen):
+            if missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:
@@ -294,6 +311,10 @@ class Plan:
             return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
         if it.state is State.FAILED:
             return self._again(requester, seen)
+        if server.gated:
+            if missing := self._who_is_hot(it.accelerators, instance):
+                return Phase.WAITING, missing
+            return Phase.LAUNCHING, self._do_for(requester, Order("admit", server)) or f"{where} may begin"
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
         return phase, f"{where} is {it.state.value}: {it.why or self._tried(wake).why}".removesuffix(": ")
 
@@ -306,12 +327,12 @@ class Plan:
             self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
         accelerators = self.place.accelerators[requester.uid]
-        if missing := self._quiet(accelerators, instance) or self._room(requester, None):
+        if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing
-        try:
-            launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
-        except BadPatch as error:
-            return self._refuse(requester, str(error))
+        launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
+        if unused := ", ".join(requester.ask.unused):
+            says = f"a pool runs it, so these fields of its server patch mean nothing: {unused}"
+            self._say(requester, "Unused", says, warning=True)
         says = f"instance {instance} is launched for it in server pod {server.name}"
         why = self._do_for(requester, launch, "Launching", says)
         return Phase.LAUNCHING, why or f"instance {instance} is being launched"
@@ -328,6 +349,7 @@ class Plan:
         return Phase.LAUNCHING, sentence
 
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
+        self.awake.add(requester.uid)
         server, it = seen.server, seen.it
         host = f"[{server.ip}]" if ":" in server.ip else server.ip
         if server.pool:
@@ -351,11 +373,15 @@ class Plan:
             return
         begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
-        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way:
+        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way or server.gated:
             self._end(seen)
         elif it.state is State.AWAKE:
-            if self._do(Order("sleep", server, it.id)):
-                self._say(server, "Sleeping", f"instance {it.id} goes to sleep: no requester has it")
+            order = Order("sleep", server, it.id)
+            if self._tried(order).failures < self.settings.tries:
+                self._do_anew(order, "Sleeping", f"instance {it.id} goes to sleep: no requester has it")
+            else:
+                says = f"instance {it.id} goes, as it can't sleep: {self._tried(order).why}"
+                self._do_anew(_deletion(seen), "Failed", says)
         elif it.state is State.OFF and server.pool:
             self._do(Order("delete", server, it.id))  # it was launched for a requester that has gone
 
@@ -388,13 +414,13 @@ class Plan:
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
-            annotations[names.OLD_ADDRESS] = server.ip if server and phase is Phase.READY else None
+            annotations[names.OLD_ADDRESS] = server.ip if server and requester.uid in self.awake else None
         self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
 
     def _mark_server(self, server: Server) -> None:
         wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)
         duals = sorted({r.name for uid, r in self.place.requesters.items() if uid in wanted.values()})
-        labels: dict[str, str | None] = {names.DUAL: duals[0] if len(duals) == 1 else None}
+        labels: dict[str, str | None] = {names.DUAL: names.label(duals[0]) if len(duals) == 1 else None}
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
         if told is not None:
             sleeps = bool(told.instances) and all(it.state is State.ASLEEP for it in told.instances.values())
@@ -411,3 +437,7 @@ class Plan:
         new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
         if new_labels or new:
             self._do(Mark(pod, new_labels, new))
+
+
+def _deletion(seen: Seen) -> Order:
+    return Order("delete", seen.server, seen.it.id) if seen.server.pool else Order("delete-pod", seen.server)

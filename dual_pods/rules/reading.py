@@ -123,6 +123,7 @@ def server(pod: Object) -> Server:
         leaving=leaving,
         ended=ended,
         why="; ".join(words)[:500],
+        gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),
         held=names.FINALIZER in (meta.get("finalizers") or ()),
         port=port,
         probe=probe,
@@ -167,7 +168,7 @@ def told(body: bytes) -> Told:
             used = timestamp(m.last_used) if m.last_used else 0.0
         except ValueError as error:
             raise BadAnswer(f"it isn't understood: {error}") from None
-        more = m.why, m.bytes, m.asleep_bytes, used, pool.ports.get(m.name, 0)
+        more = m.why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, pool.ports.get(m.name, 0)
         instances[m.name] = Instance(m.name, m.state, frozenset(m.devices), *more)
     memory = {
         d.uuid: Memory(d.total, d.free, d.leased) for d in pool.devices if d.total is not None and d.free is not None

@@ -64,8 +64,8 @@ def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instanc
 
 
 def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Instance] | None:
-    """So many rounds of covers that on each accelerator the bytes that are short come free. None: all of them aren't
-    enough.
+    """So many rounds of covers that on each accelerator the bytes that are short come free, without those that a later
+    round has made needless. None: all of them aren't enough.
     """
     left, kept, chosen = dict(short), list(sleepers), list[Instance]()
     while left := {name: count for name, count in left.items() if count > 0}:
@@ -75,12 +75,20 @@ def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Insta
         names = {sleeper.id for sleeper in found}
         going = [sleeper for sleeper in kept if sleeper.id in names]
         kept = [sleeper for sleeper in kept if sleeper.id not in names]
-        left = {name: count - sum(s.asleep_bytes.get(name, 0) for s in going) for name, count in left.items()}
+        left = _left(left, going)
         chosen += going
+    for each in sorted(chosen, key=lambda s: s.last_used, reverse=True):
+        others = [sleeper for sleeper in chosen if sleeper is not each]
+        if all(count <= 0 for count in _left(short, others).values()):
+            chosen = others
     return chosen
+
+
+def _left(short: Mapping[str, int], going: Sequence[Instance]) -> dict[str, int]:
+    return {name: count - sum(sleeper.holds(name) for sleeper in going) for name, count in short.items()}
 
 
 def _holding(sleeper: Instance, left: Mapping[str, int]) -> Instance:
     """It covers only where it gives bytes back."""
-    empty = {name for name in left if not sleeper.asleep_bytes.get(name)}
+    empty = {name for name in left if not sleeper.holds(name)}
     return replace(sleeper, accelerators=sleeper.accelerators - empty)

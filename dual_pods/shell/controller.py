@@ -1,8 +1,9 @@
 """The controller at work: it leads or waits to, feeds its machine with what it sees, and carries out what that says.
 
 A leadership begins with a new machine and ends with all of its requests: nothing of it is kept. Each write to the API
-server names the leadership's token as its field manager and the version that was read (or the uid), so what an older
-leader sends late is refused. What this file may not do: decide what is to be done (`rules/machine.py`).
+server names the leadership's token as its field manager and the version that was read, so what an older leader sends
+late is refused; a creation, which can name none, makes a pod that runs only once a leader has read it. What this file
+may not do: decide what is to be done (`rules/machine.py`).
 """
 
 import asyncio
@@ -31,7 +32,9 @@ Object = dict[str, Any]
 _WRITES = 64
 _ASKS = (names.PREFIX + names.SERVER_PATCH, names.OLD_PREFIX + names.SERVER_PATCH, names.MODEL)
 _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
+_OPEN = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
 _MESSAGE_MOST = 1000
+_LEADS_NO_MORE = "this controller doesn't lead any more"
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class Work:
         key, error, accelerators = e.key(effect), "", ()
         try:
             if not self.lease.leads:
-                raise Failed("this controller doesn't lead any more")
+                raise Failed(_LEADS_NO_MORE)
             accelerators = await _DO[type(effect)](self, effect) or ()
         except (Refused, *FAILS) as failure:
             error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
@@ -264,15 +267,18 @@ class Work:
 
     async def _order(self, effect: e.Order) -> None:
         server = effect.server
-        path = _path(server.namespace, server.name)
+        path, read = _path(server.namespace, server.name), {"resourceVersion": server.version}
         try:
             if effect.what == "delete-pod":
-                options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": server.uid}}
+                options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": server.uid, **read}}
                 await self.kube.ask("DELETE", path, options)
             elif effect.what == "release":
-                body = {"metadata": {"resourceVersion": server.version, **_LET_GO}}
-                await self._write("PATCH", path, body, STRATEGIC)
+                await self._write("PATCH", path, {"metadata": {**read, **_LET_GO}}, STRATEGIC)
+            elif effect.what == "admit":
+                await self._write("PATCH", path, {"metadata": read, "spec": _OPEN}, STRATEGIC)
             else:
+                if not server.pool and not await self.lease.renew():  # an engine refuses no older token
+                    raise Failed(_LEADS_NO_MORE)
                 await self.servers.order(effect)
         except Refused as refused:
             if refused.code != 404:
@@ -287,11 +293,11 @@ class Work:
         self._by.setdefault(effect.requester.uid, "wake")
 
     async def _say(self, effect: e.Say) -> None:
-        """Its name follows from what it says, so a controller that begins anew says nothing twice."""
+        """Its name follows from its key, so a controller that begins anew says nothing twice."""
         pod, now = effect.pod, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if effect.reason == "Launching" and self._by.get(pod.uid) != "ready":
             self._by[pod.uid] = "launch"
-        name = f"{pod.name[:200].rstrip('.-')}.{names.digest([pod.uid, effect.reason, effect.sentence])[:16]}"
+        name = f"{pod.name[:200].rstrip('.-')}.{names.digest([*e.key(effect), now if effect.again else ''])[:16]}"
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         meta = {"name": name, "namespace": pod.namespace}
         body: Object = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about}

@@ -21,6 +21,12 @@ def names(said: str, environment: Mapping[str, str]) -> list[str]:
     return list(memory_mib())
 
 
+def memory_in_use() -> dict[str, int]:
+    """In MiB, by UUID and by number: `names` may say the one or the other. Raises NoDevices."""
+    found = memory_mib()
+    return found | {str(number): mib for number, mib in enumerate(found.values())}
+
+
 def memory_mib() -> dict[str, int]:
     """What is in use on each, in MiB: what FMA's requester answers. Raises NoDevices."""
     try:

@@ -25,6 +25,7 @@ class Lease:
         self._seen: tuple[str, float] = ("", 0.0)
         """The version that was seen last, and since when."""
         self._highest = 0
+        self._renewing = asyncio.Lock()
         self.token = 0
         self.trusted_until = 0.0
         """By the monotonic clock. What is done for this leadership is done before."""
@@ -49,14 +50,19 @@ class Lease:
         while self.leads:
             left_s = self.trusted_until - time.monotonic()
             await asyncio.sleep(min(self._duration_s / 3, max(left_s / 2, 0.01)))
-            left_s = self.trusted_until - time.monotonic()
             try:
-                if not await self._try(renews=True, timeout_s=max(left_s, 0.1)):
+                if not await self.renew():
                     self._log.warning("lease_lost", why="another controller has it")
                     break
             except (Refused, Unanswered) as error:
                 self._log.warning("lease", why=str(error), trusted_s=round(self.trusted_until - time.monotonic(), 1))
         self.trusted_until = 0.0
+
+    async def renew(self) -> bool:
+        """False: another one has it. One at a time: else the one would take the other's write for another leader's."""
+        async with self._renewing:
+            left_s = self.trusted_until - time.monotonic()
+            return await self._try(renews=True, timeout_s=max(left_s, 0.1))
 
     async def release(self) -> None:
         """So that another one needn't wait."""

@@ -2,7 +2,7 @@
 
     GET  /v1/dual-pods/accelerators, /v1/dual-pods/accelerator-memory-usage     for the controller
     POST /v1/become-ready, /v1/become-unready                                   from the controller
-    GET  /ready, /live                                                          for kubelet
+    GET  /ready, /live, /metrics                                                for kubelet, for Prometheus
 
 What this file may not do: decide whether it is ready (`rules/standing.py`).
 """
@@ -76,13 +76,14 @@ class Requester:
             "/v1/dual-pods/accelerator-memory-usage": partial(self._say, memory_mib),
             "/ready": self._say_ready,
             "/live": lambda reply: answering.say(reply, "alive"),
+            "/metrics": self._metrics,
         }
 
     # -- ports -----------------------------------------------------------------------------------------------------
 
-    async def serve(self, address: tuple[str, int]) -> None:
-        """Raises CannotListen."""
-        self._servers.append(await answering.serve(address, self._gets, self._posts))
+    async def serve(self, address: tuple[str, int], *, is_admin: bool) -> None:
+        """`is_admin`: the controller is heard there, and nowhere else. Raises CannotListen."""
+        self._servers.append(await answering.serve(address, self._gets, self._posts if is_admin else {}))
 
     async def relay(self, address: tuple[str, int]) -> None:
         """Raises CannotListen."""
@@ -92,7 +93,7 @@ class Requester:
 
     async def end(self, grace_s: float) -> None:
         """Its pod ends: what is open goes on for its grace."""
-        self._now(self.standing.ends())
+        self._become(self.standing.ends())
         for relay in self._relays:
             relay.close()
         with contextlib.suppress(TimeoutError):
@@ -114,7 +115,7 @@ class Requester:
                 why = "" if answer.status == 200 else f"its instance says {answer.status}: {words}"
             except Unanswered as error:
                 why = f"its instance doesn't answer: {error}"
-            self._now(self.standing.answered(target, why, time.monotonic()))
+            self._become(self.standing.answered(target, why, time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.standing.ask_at - time.monotonic()):
                     await self._sooner.wait()
@@ -125,11 +126,11 @@ class Requester:
                 async with self._http.stream(target.watch, timeout_s=CONNECT_S) as (status, lines):
                     async for line in lines:
                         if status == 200 and line.startswith(b"data:"):
-                            self._now(self.standing.told(target, time.monotonic()))
-            self._now(self.standing.cut(target, time.monotonic()))
+                            self._become(self.standing.told(target, time.monotonic()))
+            self._become(self.standing.cut(target, time.monotonic()))
             await asyncio.sleep(ANSWER_S)
 
-    def _now(self, standing: Standing) -> None:
+    def _become(self, standing: Standing) -> None:
         was, self.standing = self.standing, standing
         target = standing.target
         if (was.ready, was.target) != (standing.ready, target):
@@ -161,7 +162,7 @@ class Requester:
             why = f"a newer controller was heard: its token is {self.standing.token}, and this one's is {said.token}"
             answering.refuse(reply, 409, why)
             return
-        self._now(standing)
+        self._become(standing)
         answering.say(reply, "OK")
 
     def _say(self, find: Callable[[], object], reply: Reply) -> None:
@@ -173,6 +174,11 @@ class Requester:
     def _say_ready(self, reply: Reply) -> None:
         ready = self.standing.ready
         answering.say(reply, "ready" if ready else self.standing.why, 200 if ready else 503)
+
+    def _metrics(self, reply: Reply) -> None:
+        values = {"ready": int(self.standing.ready), "connections": len(self._relayed)}
+        lines = (f"# TYPE dual_pods_requester_{k} gauge\ndual_pods_requester_{k} {v}" for k, v in values.items())
+        answering.say(reply, "\n".join(lines))
 
     # -- the relay -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A pool is watched (`GET /failover/models?watch=1`). A pod with one engine is asked, in vLLM's words (`/is_sleeping`, its
 probe), and told of in a pool's. Each order carries the leadership's token, so that a pool or a requester that has heard
-a newer one refuses it. What this file may not do: decide anything.
+a newer one refuses it; an engine doesn't know it. What this file may not do: decide anything.
 """
 
 import asyncio

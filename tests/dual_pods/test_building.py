@@ -120,8 +120,17 @@ def test_the_specification_s_example_comes_out_as_it_says(prefix: str) -> None:
     ask = building.ask(_pod(prefix))
     made = building.single(ask, "i1", "somenode", ["3"], names.server_name("somenode", ["3"]), "nvidia.com/gpu")
     assert made["metadata"]["name"] == "somenode-8-dual"
-    assert made["spec"] == yaml.safe_load(EXPECTED)
+    gates = made["spec"].pop("schedulingGates")  # ours, and gone before it is scheduled
+    assert gates == [{"name": names.GATE}] and made["spec"] == yaml.safe_load(EXPECTED)
     assert "app" not in made["metadata"]["labels"] and made["metadata"]["finalizers"] == [names.FINALIZER]
+
+
+def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_unasked() -> None:
+    assert building.ask(_pod()).unused == ("image", "resources", "volumeMounts", "volumes")
+    own = "{name: inference-server, command: [vllm, serve, --enable-sleep-mode, qwen]}"
+    ask = building.ask(_pod(patch=f"spec: {{containers: [{own}, {{name: more, image: x}}]}}"))
+    assert ask.unused == ("container more",) and ask.entry["arguments"] == ["qwen"]
+    assert building.ask(_pod(patch="metadata: {labels: {a: b}}")).unused == ()
 
 
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:

@@ -47,7 +47,7 @@ def _plan(
     for pod in pods:
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
-            place.since[pod.uid], place.queried[pod.uid] = 0.0, queried
+            place.queried[pod.uid] = queried
             place.accelerators |= {pod.uid: has} if has else {}
         else:
             place.servers[pod.uid] = pod
@@ -296,6 +296,9 @@ def test_an_instance_that_isn_t_there_is_launched_where_there_is_room() -> None:
         assert not _orders(waits) and _waits(waits, Phase.WAITING, says)
     tries: dict[Key, Try] = {("launch", "p", QWEN): Try(False, 1, 9.0, "409")}
     assert _waits(_plan(REQUESTER, BOUND, told=[], tries=tries), Phase.LAUNCHING, "409")
+    partly = replace(REQUESTER, ask=replace(ASK, unused=("image", "volumes")))
+    [warning] = [says for _, says, is_warning in _says(_plan(partly, BOUND, told=[])) if is_warning]
+    assert warning.endswith("mean nothing: image, volumes")
     bad = replace(REQUESTER, ask=replace(ASK, references=("A",)))
     assert _waits(_plan(bad, BOUND, told=[]), Phase.REFUSED, "can't look up A")
 
@@ -479,11 +482,13 @@ def test_a_requester_says_who_runs_it_on_what_and_how_far_it_is() -> None:
     assert not _marks(_plan(leaving, BOUND, told=[]), leaving)
 
 
-def test_one_of_the_older_words_is_told_the_address_while_it_is_ready() -> None:
+def test_one_of_the_older_words_is_told_the_address_while_its_instance_is_awake() -> None:
     old = replace(REQUESTER, old=True, marks={names.OLD_ADDRESS: "x"})
     awake = [_it(state=State.AWAKE, port=9)]
     [relay] = _of(_plan(old, BOUND, told=awake), Relay)
-    assert _marks(_plan(old, BOUND, told=awake), old)[names.OLD_ADDRESS] is None
+    assert _marks(_plan(old, BOUND, told=awake), old)[names.OLD_ADDRESS] == POOL.ip, "it may hear nothing else"
+    asleep = [replace(it, state=State.ASLEEP) for it in awake]
+    assert _marks(_plan(old, BOUND, told=asleep), old)[names.OLD_ADDRESS] is None
     told: dict[str, tuple[Target | None, int]] = {"r": (relay.target, 0)}
     assert _marks(_plan(old, BOUND, told=awake, relayed=told), old)[names.OLD_ADDRESS] == POOL.ip
     assert names.OLD_ADDRESS not in _marks(_plan(REQUESTER, BOUND, told=awake, relayed=told), REQUESTER)
@@ -528,7 +533,7 @@ def test_a_promise_is_written_in_the_order_in_which_it_is_read(newer: str) -> No
     asks = {wish: replace(REQUESTER, uid=wish, name=wish, ask=replace(ASK, wish=wish)) for wish in ids}
     before = {ids[wish]: wish for wish in ids if wish != newer}
     place = Place("n", NODE, requesters=dict(asks), servers={"p": replace(POOL, bindings=before)})
-    place.accelerators, place.since = {"qwen": ("0",), "llama": ("1",)}, {"qwen": 0.0, "llama": 0.0}
+    place.accelerators = {"qwen": ("0",), "llama": ("1",)}
     place.told = {"p": Told({}, {"0": MEMORY, "1": MEMORY})}
     plan = Plan(place, Settings(), 0.0)
     plan.make()

@@ -11,6 +11,7 @@ import pytest
 
 from dual_pods.cli import controller, dualctl, requester
 from dual_pods.shell import devices
+from sidecar.terminal.cannot_start import CannotStart
 
 Main = Callable[[list[str]], int]
 
@@ -82,7 +83,7 @@ def test_status_says_what_each_waits_for(
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
             "instance": "", "server": "", "since": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
-              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}}  # fmt: skip
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
     servers = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
@@ -122,6 +123,21 @@ def test_accelerators_are_what_gave_them_says_else_what_the_driver_shows(
 ) -> None:
     monkeypatch.setattr(devices, "memory_mib", lambda: {"GPU-9": 0})
     assert devices.names(said, environment) == (found or ["GPU-9"])
+
+
+def test_the_memory_in_use_is_said_by_uuid_and_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`CUDA_VISIBLE_DEVICES=1` names an accelerator by its number."""
+    monkeypatch.setattr(devices, "memory_mib", lambda: {"GPU-9": 5, "GPU-7": 6})
+    assert devices.memory_in_use() == {"GPU-9": 5, "GPU-7": 6, "0": 5, "1": 6}
+
+
+def test_a_comment_in_the_file_of_keys_is_no_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# of the pools\n\n  one \ntwo\n")
+    assert controller._first_key(file) == "one"
+    file.write_text("# none yet\n")
+    with pytest.raises(CannotStart, match="there is no key in it"):
+        controller._first_key(file)
 
 
 def test_without_a_driver_a_sentence_says_so() -> None:

@@ -168,12 +168,15 @@ def test_a_node_is_the_controller_s_by_its_taint_if_one_is_asked_for(value: Obje
 def test_what_a_pool_says_it_runs() -> None:
     model: Object = {"name": "i", "state": "asleep", "devices": ["0"], "why": "w", "bytes": {"0": 7}}
     model |= {"port": None, "pinned": True, "turn": 0, "estimate_ms": None}
+    model |= {"weights": {"0": 3}, "parked": {"0": 2}}
     model |= {"asleep_bytes": {"0": 1}, "last_used": "2026-11-28T10:00:00Z"}
     figures = {"0": (9, 0), "1": (9, None), "2": (None, 3)}
     devices = [{"uuid": uuid, "total": total, "free": free, "leased": 2} for uuid, (total, free) in figures.items()]
     told = reading.told(json.dumps({"models": [model], "devices": devices, "ports": {"i": 80}}).encode())
     at = 1795860000.0
-    assert told.instances == {"i": Instance("i", State.ASLEEP, frozenset("0"), "w", {"0": 7}, {"0": 1}, at, 80)}
+    assert told.instances == {
+        "i": Instance("i", State.ASLEEP, frozenset("0"), "w", {"0": 7}, {"0": 1}, {"0": 3}, {"0": 2}, at, 80)
+    }
     assert told.memory == {"0": Memory(9, 0, 2)}, "what isn't known isn't 0"
     never = reading.told(json.dumps({"models": [{**model, "last_used": None}]}).encode()).instances["i"]
     assert (never.last_used, never.port) == (0.0, 0)

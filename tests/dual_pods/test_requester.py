@@ -127,6 +127,16 @@ def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_e
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_the_controller_is_heard_at_the_admin_port_alone_and_metrics_are_at_each() -> None:
+    with _serving("--metrics-port", "8083") as _:
+        for port in (8080, 8083):
+            assert _ask("POST", port, "/v1/become-unready", {"token": 99}) == 404 and _is_ready()
+        connection = http.client.HTTPConnection(IP, 8083, timeout=DEADLINE_S)
+        with closing(connection):
+            connection.request("GET", "/metrics")
+            assert b"\ndual_pods_requester_ready 1\n" in connection.getresponse().read()
+
+
 def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> None:
     """Else it would lead to another model, or be unready for ever: the controller believes that it told another one."""
     with _serving("--pod-uid", "me"):

@@ -1,12 +1,13 @@
 """The controller's rules, one by one, on the simulated cluster."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dual_pods.rules import names
-from dual_pods.rules.events import Gone, Listed
+from dual_pods.rules.events import Create, Effect, Gone, Key, Listed, key
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
 from pool.entries import State
@@ -99,6 +100,32 @@ def test_a_sleeper_that_begins_again_by_itself_goes_where_another_one_is_promise
     assert [s.uid for s in it.servers()] != [pod.fact.uid] and len(it.servers()) == 1 and it.ready(uid)
 
 
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_pod_that_a_leader_of_before_creates_late_runs_nowhere(goes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world raises Violation where two use one accelerator."""
+    it, late = world(Mode.SLEEP), list[Create]()
+
+    def stall(effect: Create) -> str:
+        late.append(effect)
+        return "it stalls"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it, "_create", stall)
+        uid = it.request("a", "n", ("n-0",), "qwen")
+        while not late:
+            it.run(it.now + 0.1)
+        it.restart()
+        if goes:
+            it.leave(uid, after_s=0.0)
+    other = it.request("b", "n", ("n-0",), "llama")
+    it.run(it.now + 60)
+    assert it.ready(other) is goes
+    it._create(late[0])
+    it.run(it.now + 60)
+    assert it.ready(other if goes else uid) and len(it.servers()) == 1
+    it.quiet()
+
+
 def test_in_direct_mode_no_instance_is_used_again() -> None:
     it = world(Mode.DIRECT)
     for name in ("a", "b"):
@@ -136,12 +163,92 @@ def test_sleepers_go_until_they_hold_no_more_than_they_may() -> None:
     assert [wish for wish in it.wishes.values() if it.awake_or_asleep(wish)] == ["newer", "next"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"sleepers_bytes": 10 * GIB}])
+def test_weights_in_gms_are_part_of_what_a_sleeper_has(settings: dict[str, int]) -> None:
+    it = _settled(Mode.SWAP, {"old": 60 * GIB}, **settings)
+    [engine] = it._engines()
+    engine.weights, engine.held = 50 * GIB, engine.asleep + 50 * GIB
+    it.tell_all()
+    uid = it.request("b", "n", ("n-0",), "next", (20 if settings else 40) * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid), it.machine.waits[uid]
+    assert it.machine.counts["evictions"] == 1 and not it.awake_or_asleep("old")
+
+
+@pytest.mark.parametrize("where", ["weights", "parked"])
+@pytest.mark.parametrize(("others", "fits"), [(10, True), (11, False)])
+def test_a_wake_needs_what_is_parked_and_not_what_is_in_gms_already(where: str, others: int, fits: bool) -> None:
+    """It holds 1.75 GiB asleep, and takes 70 GiB awake, of 80: the world raises Violation where that doesn't fit."""
+    it = _settled(Mode.SWAP, {"qwen": 70 * GIB})
+    [engine] = it._engines()
+    setattr(engine, where, 50 * GIB)
+    engine.held, it.foreign["n-0"] = engine.asleep + engine.weights, others * GIB
+    it.tell_all()
+    uid = it.request("b", "n", ("n-0",), "qwen", 70 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid) is fits, it.machine.waits[uid]
+
+
 def test_a_sleeper_that_cant_be_sent_away_is_said_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     it = _settled(Mode.SWAP, {"old": 60 * GIB}, sleepers_bytes=0)
     monkeypatch.setattr(it, "_order", lambda effect: "forbidden")
     uid = it.request("b", "n", ("n-0",), "next", 60 * GIB)
     it.run(it.now + 60)
     assert it.machine.waits[uid][1] == f"sleeping instances go first: {it.only()}: forbidden"
+    assert it.machine.counts["evictions"] == 1, "however often it is tried"
+
+
+def test_each_sleep_and_each_eviction_is_said_and_counted() -> None:
+    it, times = world(Mode.SWAP), 4
+    for number in range(times * 2):
+        uid = it.request(f"r{number}", "n", ("n-0",), ("old", "next")[number % 2], 79 * GIB)
+        it.run(it.now + 60)
+        assert it.ready(uid)
+        it.leave(uid)
+        it.run(it.now + 60)
+    reasons = [reason for reason, _ in it.said]
+    assert it.machine.counts["evictions"] == reasons.count("Evicted") == times * 2 - 1
+    assert reasons.count("Sleeping") == times * 2
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.SWAP])
+def test_an_instance_that_can_t_sleep_is_said_and_goes(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = world(mode)
+    order, refused = it._order, "/sleep?level=1 says 404: Not Found"
+    monkeypatch.setattr(it, "_order", lambda effect: refused if effect.what == "sleep" else order(effect))
+    first = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    it.leave(first, after_s=0.0)
+    second = it.request("b", "n", ("n-0",), "llama", runs_after_s=0.0)
+    it.run(62)
+    assert it.machine.waits[second][1].endswith(f"is awake ({refused}), on an accelerator of this one")
+    it.run(180)
+    assert it.ready(second) and not it.awake_or_asleep("qwen")
+    assert any(reason == "Failed" and "can't sleep" in says for reason, says in it.said)
+
+
+def test_one_that_is_refused_a_sleep_now_and_then_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, refusals = world(Mode.SWAP), list[str]()
+    order = it._order
+    monkeypatch.setattr(it, "_order", lambda e: refusals.pop() if e.what == "sleep" and refusals else order(e))
+    for number in range(5):
+        uid = it.request(f"r{number}", "n", ("n-0",), "qwen")
+        it.run(it.now + 60)
+        assert it.ready(uid)
+        refusals.append("not now")
+        it.leave(uid)
+        it.run(it.now + 60)
+    assert it.machine.counts["launches"] == 2 and not it.machine.counts["deletions"], "its pod, and the instance"
+
+
+def test_a_controller_that_begins_anew_knows_when_a_sleeper_went_to_sleep() -> None:
+    it = _settled(Mode.SLEEP, {"old": 40 * GIB}, sleepers_bytes=0, measured_after_s=1000.0)
+    it.restart()
+    uid = it.request("b", "n", ("n-0",), "next", 40 * GIB)
+    it.run(it.now + 600)
+    assert "since an instance there went to sleep" in it.machine.waits[uid][1] and it.awake_or_asleep("old")
+    it.run(it.now + 1600)
+    assert it.ready(uid) and not it.awake_or_asleep("old"), it.machine.waits[uid]
 
 
 @pytest.mark.parametrize("prometheus", [True, False])
@@ -259,6 +366,35 @@ def test_a_requester_that_waits_too_long_is_an_event_with_the_reason() -> None:
     assert next(s for r, s in it.said if r == "Late").startswith("it isn't Ready after 30 s: n-0 has 1 GiB of 80 GiB")
 
 
+@pytest.mark.parametrize("runs_after_s", [0.0, 9999.0])
+def test_one_that_doesn_t_start_or_isn_t_heard_for_too_long_is_an_event_too(
+    runs_after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = world(Mode.SWAP, bound_s=30.0)
+    monkeypatch.setattr(it, "_query", lambda effect: "connection refused")
+    it.request("a", "n", ("n-0",), "qwen", runs_after_s=runs_after_s)
+    it.run(40)
+    assert [reason for reason, _ in it.said if reason == "Late"] == ["Late"]
+
+
+def test_that_it_waits_too_long_is_said_once_whatever_changes_and_whoever_leads() -> None:
+    it, said = world(Mode.SWAP, bound_s=600.0), set[Key]()
+    carry_out = it._carry_out
+
+    def hear(effect: Effect) -> None:
+        said.update({key(effect)} if key(effect)[2:3] == ("Late",) else ())
+        carry_out(effect)
+
+    it._carry_out = hear  # type: ignore[method-assign]
+    it.request("a", "n", ("n-0",), "qwen", 20 * GIB)
+    for number in range(20):
+        it.foreign["n-0"] = (79 * GIB) - number
+        it.restart()
+        it.run(it.now + 300)
+        it.give_back("n-0", 1 << 30)
+    assert len(said) == 1 and [reason for reason, _ in it.said].count("Late") == 19
+
+
 @pytest.mark.parametrize(
     ("accelerators", "needs", "says"),
     [(("n-7",), 0, "knows no accelerator n-7"), (("n-0",), 90 * GIB, "can never fit: n-0 has 80 GiB")],
@@ -268,6 +404,8 @@ def test_what_can_never_be_is_said_and_makes_nothing(accelerators: tuple[str, ..
     uid = it.request("a", "n", accelerators, "qwen", needs)
     it.run(120)
     assert says in it.machine.waits[uid][1] and not it._engines()
+    assert [reason for reason, said in it.said if says in said] == ["Refused"]
+    assert says in json.loads(it.pods[uid].fact.marks[names.STATUS])["Errors"][0]
 
 
 def test_a_node_that_goes_and_comes_back_serves_again() -> None:
@@ -280,6 +418,21 @@ def test_a_node_that_goes_and_comes_back_serves_again() -> None:
     it.feed(Node("uid-n", "n", True, True))
     it.run(140)
     assert it.ready(uid) and len(it.servers()) == 1
+
+
+def test_what_ran_on_a_node_that_is_gone_for_a_while_is_let_go_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubelet is there to say that its containers have ended."""
+    it = world(Mode.SWAP, node_gone_s=60.0)
+    it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    monkeypatch.setattr(it, "delete_server", lambda uid: it._changed(it.pods[uid], leaving=True))
+    monkeypatch.setattr(it, "_release", lambda effect: it.vanish(effect.server.uid))
+    it.feed(Gone("uid-n"))
+    it.run(60 + 59)
+    assert [s.uid for s in it.servers()] == [server.uid] and not it.servers()[0].leaving
+    it.run(60 + 65)
+    assert not it.servers()
 
 
 def test_a_node_without_the_taint_gets_nothing() -> None:
@@ -371,8 +524,9 @@ def test_a_late_answer_of_before_a_pod_was_placed_moves_it_nowhere() -> None:
 
 def test_an_event_that_could_not_be_written_is_written_later_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     it = world(Mode.SWAP, bound_s=5.0)
+    it.foreign["n-0"] = 79 * GIB
     monkeypatch.setattr(it, "_say", lambda effect: "forbidden")
-    it.request("a", "n", ("n-7",), "qwen")
+    it.request("a", "n", ("n-0",), "qwen", 20 * GIB)
     it.run(30)
     tried = [reason for reason, _ in it.said].count("Late")
     assert tried > 1

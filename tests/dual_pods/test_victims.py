@@ -93,6 +93,14 @@ def test_so_many_go_that_the_bytes_that_are_short_come_free_and_none_for_nothing
         assert all(sum(s.asleep_bytes.get(name, 0) for s in found) >= count for name, count in short.items())
         assert len({s.id for s in found}) == len(found)
         assert found or all(count <= 0 for count in short.values())
+        for one in found:
+            rest = {n: sum(s.asleep_bytes.get(n, 0) for s in found if s is not one) for n in short}
+            assert any(rest[name] < count for name, count in short.items()), f"seed {seed}: {one.id} for nothing"
+
+
+def test_one_that_a_later_one_makes_needless_stays() -> None:
+    small, large = _sleeper("small", {"a"}, 1.0, {"a": 1}), _sleeper("large", {"a"}, 2.0, {"a": 10})
+    assert enough([small, large], {"a": 10}) == [large] and enough([small, large], {"a": 11}) == [small, large]
 
 
 def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> None:

@@ -49,6 +49,9 @@ class Engine:
     held: int = 0
     """What it holds now, on each."""
     asleep: int = 0
+    weights: int = 0
+    """In GMS, in whichever state: part of what it needs, and of what it holds."""
+    parked: int = 0
     measured: bool = False
     last_used: float = 0.0
 
@@ -339,14 +342,29 @@ class World:
             instance=labels.get(names.INSTANCE, ""),
             accelerators=frozenset(filter(None, annotations.get(names.ACCELERATORS, "").split(","))), held=True,
             bindings=json.loads(annotations.get(names.BINDINGS, "{}")), marks={**labels, **annotations},
+            gated=bool(effect.body["spec"].get("schedulingGates")),
         )  # fmt: skip
         pod = self.pods[uid] = self.here[effect.node][uid] = self.at[fact.ip] = Pod(fact)
-        if not pool:
-            engine = pod.engines[fact.instance] = Engine(fact.instance, fact.accelerators, self.needs(fact.instance))
-            self._begin(pod, engine, State.LOADING, 8.0)
         self._changed(pod)
         self.feed(pod.fact)  # the answer says it, too
-        self.later(self.random.uniform(0.5, 2), lambda: self._runs(uid))
+        if not fact.gated:
+            self._placed(pod)
+        return ""
+
+    def _placed(self, pod: Pod) -> None:
+        fact = pod.fact
+        assert isinstance(fact, Server)
+        if not fact.pool:
+            engine = pod.engines[fact.instance] = Engine(fact.instance, fact.accelerators, self.needs(fact.instance))
+            self._begin(pod, engine, State.LOADING, 8.0)
+        self.later(self.random.uniform(0.5, 2), lambda: self._runs(fact.uid))
+
+    def _admit(self, effect: e.Order) -> str:
+        pod = self.pods.get(effect.server.uid)
+        if pod is None or pod.fact.version != effect.server.version:
+            return "409"
+        self._changed(pod, gated=False)
+        self._placed(pod)
         return ""
 
     def _runs(self, uid: str) -> None:
@@ -358,6 +376,8 @@ class World:
     def _delete_pod(self, effect: e.Order) -> str:
         pod = self.pods.get(effect.server.uid)
         if pod is not None and isinstance(pod.fact, Server):
+            if pod.fact.version != effect.server.version:
+                return "409"
             if pod.fact.ended and not pod.fact.leaving:
                 self._changed(pod, leaving=True)
             else:
@@ -427,7 +447,9 @@ class World:
         return ""
 
     def _order(self, effect: e.Order) -> str:
-        others = {"launch": self._launch, "delete-pod": self._delete_pod, "release": self._release}
+        others = {
+            "launch": self._launch, "admit": self._admit, "delete-pod": self._delete_pod, "release": self._release,
+        }  # fmt: skip
         if effect.what in others:
             return others[effect.what](effect)
         pod = self.at.get(effect.server.ip)
@@ -527,11 +549,11 @@ class World:
             return
         seen = {}
         for engine in pod.engines.values():
-            each = dict.fromkeys(engine.accelerators, engine.needs) if engine.measured else {}
-            asleep = dict.fromkeys(engine.accelerators, engine.asleep)
-            seen[engine.id] = Instance(
-                engine.id, engine.state, engine.accelerators, engine.why, each, asleep, engine.last_used, 9
-            )
+            beside = engine.needs - max(engine.weights, engine.parked)
+            sizes = beside if engine.measured else 0, engine.asleep, engine.weights, engine.parked
+            each, asleep, weights, parked = (dict.fromkeys(engine.accelerators, count) for count in sizes)
+            it = Instance(engine.id, engine.state, engine.accelerators, engine.why, each, asleep, weights, parked)
+            seen[engine.id] = replace(it, last_used=engine.last_used, port=9)
         memory = {}
         if fact.pool:
             for name in self.nodes[fact.node]:
