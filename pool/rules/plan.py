@@ -297,7 +297,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     free = it.free() if waits else {}
     look, closed = math.inf, set[str]()
     for model in it.models.values():
-        if model.lacking and not model.behind and model.state in (State.WAKING, State.LOADING):
+        if model.lacking and not _waits_for_sleep(it, model) and model.state in (State.WAKING, State.LOADING):
             found = _more_room(it, model, now)
             if isinstance(found, Up):
                 return found, look
@@ -317,6 +317,11 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
             closed.add(device)
             free[device] = max(free.get(device, 0) - need, 0)
     return None, look
+
+
+def _waits_for_sleep(it: Picture, model: Model) -> bool:
+    """One that sleeps for it is on its way: neither refused it, because its engine has just died, say, nor ended."""
+    return any(one.wish is Wish.SLEEP for name in model.behind if (one := it.models.get(name)) is not None)
 
 
 def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:

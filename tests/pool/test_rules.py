@@ -424,6 +424,21 @@ def test_a_sleep_that_is_refused_is_wished_again_a_little_later_and_not_without_
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
+def test_one_that_waits_for_a_sleep_which_is_refused_has_that_wished_again() -> None:
+    """The engine of the other had just been killed, and its standby took over: the wake waited until it failed."""
+    pool = Pool()
+    pool.awake("a")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    pool.feed(e.LockAnswered("b", True))
+    pool.feed(e.LockAnswered("a", False, "a ended by itself; the next that is ready takes over"))
+    pool.lock("b", resting=False, held=True)
+    pool.room(b=60)
+    assert pool.state("b") is State.WAKING and pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a")]
+
+
 def test_a_status_from_before_the_wish_was_heard_is_no_failure() -> None:
     pool = Pool()
     pool.wants("a")
