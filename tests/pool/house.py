@@ -160,6 +160,9 @@ class HouseWorld(World):
         if isinstance(effect, e.Wake):
             self.after(0.0005, lambda: self._wake(engine))
         elif isinstance(effect, e.Sleep):
+            heard = self.machine.models[name].view
+            if heard is not None and heard.held and not (heard.serving or heard.draining or heard.resting):
+                raise WrongWorld(f"{name} is to sleep while it wakes")
             self._may_sleep(engine, effect.why)
             self.after(0.0005, lambda: self._sleep(engine, effect.drain_s))
         elif isinstance(effect, e.Start):
@@ -431,14 +434,15 @@ class HouseWorld(World):
         name = engine.kind.name
         if not engine.running:
             return
+        if engine.held and not engine.serving and not engine.draining:  # granted since it was wished
+            self.feed(e.LockAnswered(name, False, "a grant is being written: ask again"))
+            return
         self.feed(e.LockAnswered(name, True))
         if engine.draining:
             return  # the pool before this one has wished it, too
         if not engine.held:
             self._at_rest(engine, "it was asked for")
             return
-        if not engine.serving:
-            raise WrongWorld(f"{name} is to sleep while it wakes")
         engine.draining = True
         engine.resting = True
         engine.serving = False
