@@ -6,7 +6,7 @@ What was granted to it is its server's business, which is asked what a claim is 
 (`Host`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from evidence.rules import messages as m
@@ -98,11 +98,11 @@ class Admission:
         """Another process."""
         if why := self._why_not_join(event, hello):
             name = incarnation_name(hello.engine_id, hello.incarnation)
-            passes = self.joining.passes(why, name)
-            watched = None
-            if self.joining.is_evidence(hello, event.peers[0], life_held=event.life_held):
-                watched, _ = self.joining.join(hello, event.peers[0], None)
-            return TurnedAway(why, for_good=not passes, watched=watched)
+            turned_away = TurnedAway(why, for_good=not self.joining.passes(why, name))
+            if not self.joining.is_evidence(hello, event.peers[0], life_held=event.life_held):
+                return turned_away
+            who, _ = self.joining.join(hello, event.peers[0], None)
+            return replace(turned_away, watched=who)
         who, member = self.joining.join(hello, event.peers[0], event.conn)
         return Admitted(who, member.number, self.spoken.agreed(hello))
 

@@ -183,6 +183,11 @@ class Incarnation:
         member = self.members[number] = Member(number, identity, pid)
         return member
 
+    @property
+    def fenced(self) -> bool:
+        """Its end is to be proven. A main process that lives and can't talk isn't on its way out."""
+        return self.stage is Stage.DOOMED or (self.stage is Stage.LOST and not self.cannot_talk)
+
     def find(self, peer: Peer, number: int) -> Member | None:
         """The member that this process already is: by its inode. On older kernels by its pid, if that can't have become
         another's: while the member is seen alive under it, or where the process also knows the number that the

@@ -144,16 +144,12 @@ class Incarnations:
             return f"{name} is being fenced"
         return ""
 
-    def is_fenced(self, incarnation: Incarnation) -> bool:
-        lost = incarnation.stage is Stage.LOST and not incarnation.cannot_talk
-        return lost or incarnation.stage is Stage.DOOMED
-
     def why_closed(self, name: str) -> str:
         """Why no process may join this incarnation now. A main process whose connection broke may come back; children
         may not slip in meanwhile.
         """
         incarnation = self.known.get(name)
-        if incarnation is not None and self.is_fenced(incarnation):
+        if incarnation is not None and incarnation.fenced:
             return f"{name} is being fenced"
         return self.why_condemned(name)
 

@@ -42,7 +42,7 @@ class Joining:
             return NO_LIFE
         if who is None:
             return self._why_full()
-        if len(who.members) >= MOST_MEMBERS and who.find(peer, hello.number) is None:
+        if _full(who, peer, hello.number):
             return f"{name} has {MOST_MEMBERS} processes already"
         return ""
 
@@ -50,9 +50,9 @@ class Joining:
         """It may not join, for its incarnation is being fenced. It lives all the same, and says so by its pidfd."""
         name = incarnation_name(hello.engine_id, hello.incarnation)
         who = self.incarnations.known.get(name)
-        if who is None or peer.process is None or not life_held or not self.incarnations.is_fenced(who):
+        if who is None or peer.process is None or not life_held:
             return False
-        return len(who.members) < MOST_MEMBERS or who.find(peer, hello.number) is not None
+        return who.fenced and not _full(who, peer, hello.number)
 
     def why_not_vouch(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:
         """A main process vouches for a child that can't join by itself."""
@@ -89,3 +89,8 @@ class Joining:
         member = self.incarnations.enter(who, peer, hello.pid, hello.number, conn=conn)
         member.mapped = hello.mapped
         return who, member
+
+
+def _full(who: Incarnation, peer: Peer, number: int) -> bool:
+    """For this process, unless it is one of its members already."""
+    return len(who.members) >= MOST_MEMBERS and who.find(peer, number) is None

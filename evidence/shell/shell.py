@@ -272,10 +272,7 @@ class EvidenceShell(Shell):
         for fd in descriptors:
             try:
                 self._look_at_old_life(name, LifeProbe.again(fd))
-            except (
-                NoLifeFile,
-                BlockingIOError,
-            ) as error:  # with the kernel's lease on it (F_SETLEASE), which no engine takes
+            except (NoLifeFile, BlockingIOError) as error:  # it has the kernel's lease (F_SETLEASE), which none takes
                 self._say_once(self.log.alarm, "life_file_unreadable", error, name=name)
             except OSError as error:
                 self._give_up_looking(name, error)

@@ -45,7 +45,7 @@ import msgspec
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
-from pool.rules.model import ON_DEVICE, Model, Wish, averaged, merged, pause_s
+from pool.rules.model import ON_DEVICE, Model, Tries, Wish, averaged, merged
 from pool.rules.plan import Down, Picture, Step, plan
 from sidecar.machine.context import Context, Time
 from sidecar.terminal.names import is_meant
@@ -180,9 +180,7 @@ class Machine:
         if model.wish is Wish.SLEEP and view.resting and not view.held:
             self._learn(model, sleep_s=averaged(model.learned.sleep_s, now - model.drained_at))
             model.wish = Wish.NONE
-            for other in self.models.values():
-                if model.name in other.behind:
-                    other.behind, other.room_at, other.lacks_since = other.behind - {model.name}, now, now
+            self._none_waits_for(model)
         elif model.wish is Wish.WAKE and model.taken and view.resting and not view.held:
             self._failed(model, view.why or "its lock is at rest again")
         elif view.serving and not view.draining and model.wish is not Wish.SLEEP:
@@ -203,6 +201,14 @@ class Machine:
             model.wish = Wish.NONE
             model.sleep_at = self.context.now + AGAIN_S
             self.context.note("sleep_refused", model=model.name, why=event.detail)
+            self._none_waits_for(model)
+
+    def _none_waits_for(self, model: Model) -> None:
+        """It sleeps, or won't now."""
+        now = self.context.now
+        for other in self.models.values():
+            if model.name in other.behind:
+                other.behind, other.room_at, other.lacks_since = other.behind - {model.name}, now, now
 
     def _on_ledger(self, event: e.LedgerSeen) -> None:
         self.picture.room = event.room
@@ -224,8 +230,7 @@ class Machine:
         for model in self.models.values():
             self._weigh(model, event)
             if device in it.gms_away and device in model.weights:  # what it couldn't do while it was away
-                model.parks_failed, model.park_at = 0, -math.inf
-                model.drops_failed, model.drop_at = 0, -math.inf
+                model.parking, model.dropping = Tries(), Tries()
         it.gms_away.discard(device)
 
     def _weigh(self, model: Model, said: e.WeightsSeen) -> None:
@@ -235,34 +240,29 @@ class Machine:
 
     def _on_parked(self, event: e.ParkEnded) -> None:
         model, now = self.models.get(event.model), self.context.now
-        if model is None or model.wish is not Wish.PARK:
-            return
-        model.wish = Wish.NONE
-        self.context.changed = True
-        if event.why:
-            model.parks_failed += 1
-            model.park_at = now + pause_s(model.parks_failed)
-            again_s = round(model.park_at - now, 1)
-            self.context.note("park_failed", model=model.name, why=event.why, again_in_s=again_s)
+        if model is None or model.wish is not Wish.PARK or not self._moved(model, model.parking, event.why):
             return
         self._learn(model, park_s=averaged(model.learned.park_s, now - model.wished_at))
-        model.parked, model.weights, model.parks_failed = model.parked | model.weights, {}, 0
+        model.parked, model.weights = model.parked | model.weights, {}
         self.context.note("parked", model=model.name, bytes=sum(model.parked.values()))
 
     def _on_dropped(self, event: e.DropEnded) -> None:
-        model, now = self.models.get(event.model), self.context.now
-        if model is None or model.wish is not Wish.DROP:
+        model = self.models.get(event.model)
+        if model is None or model.wish is not Wish.DROP or not self._moved(model, model.dropping, event.why):
             return
-        model.wish = Wish.NONE
-        self.context.changed = True
-        if event.why:
-            model.drops_failed += 1
-            model.drop_at = now + pause_s(model.drops_failed)
-            again_s = round(model.drop_at - now, 1)
-            self.context.note("drop_failed", model=model.name, why=event.why, again_in_s=again_s)
-            return
-        model.weights, model.parked, model.drops_failed = {}, {}, 0
+        model.weights, model.parked = {}, {}
         self.context.note("dropped", model=model.name)
+
+    def _moved(self, model: Model, tries: Tries, why: str) -> bool:
+        """The wish to park or to drop is over. `why` it failed; False then."""
+        what, model.wish, self.context.changed = model.wish.value, Wish.NONE, True
+        if not why:
+            tries.failures = 0
+            return True
+        tries.failed(self.context.now)
+        again_s = round(tries.again_at - self.context.now, 1)
+        self.context.note(f"{what}_failed", model=model.name, why=why, again_in_s=again_s)
+        return False
 
     def _measure(self, model: Model) -> None:
         """What it has while it is awake is what it needs."""
@@ -329,10 +329,9 @@ class Machine:
             if model.retry_at > -math.inf and not self.context.wait_until(model.retry_at):
                 model.retry_at = -math.inf
                 self.context.changed = True
-            if model.park_at > -math.inf and not self.context.wait_until(model.park_at):
-                model.park_at = -math.inf
-            if model.drop_at > -math.inf and not self.context.wait_until(model.drop_at):
-                model.drop_at = -math.inf
+            for tries in (model.parking, model.dropping):
+                if tries.again_at > -math.inf and not self.context.wait_until(tries.again_at):
+                    tries.again_at = -math.inf
 
     def _on_tick(self, event: e.Tick) -> None:
         pass

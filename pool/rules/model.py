@@ -79,6 +79,19 @@ def merged(said: list[tuple[float, ModelDemand]], priority: int) -> Demand:
 
 
 @dataclass
+class Tries:
+    """To move weights. Between two that fail lies a pause that grows."""
+
+    failures: int = 0
+    again_at: float = -math.inf
+    """The last one failed: not before that."""
+
+    def failed(self, now: float) -> None:
+        self.failures += 1
+        self.again_at = now + pause_s(self.failures)
+
+
+@dataclass
 class Model:
     rules: ModelRules
     demand: Demand = field(default_factory=Demand)
@@ -137,12 +150,8 @@ class Model:
     """What they take of the host's memory, by the device that they are of."""
     brings_back: bool = False
     """They were parked when its wake was wished."""
-    parks_failed: int = 0
-    park_at: float = -math.inf
-    """They couldn't be parked: not tried again before that."""
-    drops_failed: int = 0
-    drop_at: float = -math.inf
-    """They couldn't be dropped: not tried again before that."""
+    parking: Tries = field(default_factory=Tries)
+    dropping: Tries = field(default_factory=Tries)
     learned: Learned = field(default_factory=Learned)
     swaps: int = 0
     pauses: int = 0

@@ -256,7 +256,7 @@ def parkable(it: Picture, up: str = "") -> list[Model]:
     for one in others:
         takes = {device: size for device, size in one.weights.items() if device not in one.parked}  # or is in its copy
         moved = one.weights.keys() & one.parked.keys() and one.wish is not Wish.PARK  # by another process
-        if one.park_at > -math.inf or moved:
+        if one.parking.again_at > -math.inf or moved:
             continue
         if all(size <= left.get(device, 0) for device, size in takes.items()):
             left |= {device: left[device] - size for device, size in takes.items()}
@@ -273,7 +273,8 @@ def droppable(it: Picture, up: Model) -> list[Model]:
         one
         for one in ends
         if one.wish is Wish.DROP or (one.state is not State.LOADING and not (one.wants or one.pinned))
-        if one.weights and one.name != up.name and one.drop_at == -math.inf and not one.weights.keys() & it.gms_away
+        if one.weights and one.name != up.name and not one.weights.keys() & it.gms_away
+        if one.dropping.again_at == -math.inf
     ]
     found.sort(key=lambda one: (one.wish is not Wish.DROP, -one.demand.priority, one.used_at))
     return found if up.pinned or not lazy(up) else []
@@ -297,7 +298,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     free = it.free() if waits else {}
     look, closed = math.inf, set[str]()
     for model in it.models.values():
-        if model.lacking and not _waits_for_sleep(it, model) and model.state in (State.WAKING, State.LOADING):
+        if model.lacking and not model.behind and model.state in (State.WAKING, State.LOADING):
             found = _more_room(it, model, now)
             if isinstance(found, Up):
                 return found, look
@@ -317,11 +318,6 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
             closed.add(device)
             free[device] = max(free.get(device, 0) - need, 0)
     return None, look
-
-
-def _waits_for_sleep(it: Picture, model: Model) -> bool:
-    """One that sleeps for it is on its way: neither refused it, because its engine has just died, say, nor ended."""
-    return any(one.wish is Wish.SLEEP for name in model.behind if (one := it.models.get(name)) is not None)
 
 
 def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
