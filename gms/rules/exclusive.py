@@ -263,7 +263,10 @@ class ExclusiveRegion(Region):
             self._forget_process(old)
         if old is None or pool.doubt:
             self.device.file.write_again()
-        pool.own_again(token, self._owner_of(client, adopted=False, old=old))
+        owner = self._owner_of(client, adopted=False, old=old)
+        if old is None and pool.doubt:  # another may have owned it since, and its writes may still arrive
+            owner = msgspec.structs.replace(owner, writes_end=False)
+        pool.own_again(token, owner)
         return ""
 
     def ask_to_drop(self, client: Client, generation: int) -> bool:

@@ -44,7 +44,7 @@ class Owner(msgspec.Struct, frozen=True):
     adopted: bool
     """It found contents."""
     writes_end: bool
-    """What it writes ends with its process: it can't have io_uring."""
+    """What is written there ends with its process: it can't have io_uring, nor had one before it that left a doubt."""
 
 
 class Region(msgspec.Struct, frozen=True):

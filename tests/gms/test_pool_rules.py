@@ -278,6 +278,25 @@ def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(rest
     assert (answer.adopted, answer.why_empty) == (False, "unproven") and answer.generation > first.generation
 
 
+def test_an_owner_that_comes_back_takes_no_doubt_off_that_another_left_since() -> None:
+    """It had released the pool, and was not told; since then another owned it, and could have io_uring. (Found by the
+    simulator, seed 163080.)
+    """
+    harness = Harness()
+    harness.comes(1, writes_end=False)
+    owned = harness.claims(1)
+    assert isinstance(owned, m.PoolOwned)
+    harness.feed(e.Received(1, m.ReleasePool()))
+    harness = Harness(harness.record)
+    harness.comes(2, have=owned.generation)
+    assert isinstance(harness.back(2, owned.generation, "m0", "m1", "m2", token=10), m.HandedBack)
+    harness.feed(e.Received(2, m.ReleasePool()))
+    harness.comes(3)
+    harness.claims(3, 11)
+    (answer,) = (said for to, said in harness.sent if to == 3 and isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "unproven")
+
+
 def test_a_filter_that_came_later_says_nothing_of_what_was_begun_before() -> None:
     harness = Harness()
     harness.comes(1, writes_end=False)
