@@ -86,6 +86,7 @@ class Slot:
         self.number = 0
         self.wished_at: dict[int, float] = {}
         """When it began to wait for what it hasn't been answered."""
+        self.given_in_calm = 0
 
     def start(self) -> None:
         main = self.world.kernel.spawn(self.engine_id)
@@ -193,6 +194,7 @@ class Slot:
         if not got.bytes:
             return
         world.got(tree, got.lease, got.bytes)
+        self.given_in_calm += world.calm
         children = [process for process in tree.processes[1:] if process.alive and process not in tree.forks]
         taker = children[0] if self.memory_in_child and children else client.process
         taker.after(rng.random() * 0.02, lambda: self._take(taker, tree, got.lease))

@@ -39,6 +39,9 @@ OWN = 1 << 40
 """From here on a client counts what it gives back."""
 ANSWERED_S = 5.0
 """The longest that a wish may wait at the end: several others have their turn before it."""
+SETTLED_S = 3.0
+SETTLED_GRANTS = 2
+"""Once each program has been given something so often since the faults ended, no more is to be expected."""
 
 
 class VramWorld(Schedule[SimLedger]):
@@ -260,6 +263,10 @@ class VramWorld(Schedule[SimLedger]):
 
     def _any_fault(self) -> None:
         self._faults.any()
+
+    def _is_settled(self) -> bool:
+        fed = all(slot.given_in_calm >= SETTLED_GRANTS for slot in self.slots)
+        return fed and self.kernel.now >= FAULTS_END_S + SETTLED_S
 
     def _calm(self) -> None:
         kernel = self.kernel
