@@ -33,6 +33,7 @@ import errno
 import random
 from collections.abc import Callable, Iterable
 
+from evidence.rules.incarnation import Incarnation
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules import record
@@ -429,9 +430,14 @@ class World(Schedule[SimServer]):
         anew, and left a child; or a child was believed to be the main process; or it has given back, and is stopped. A
         person has to end it.
         """
-        holder = server.machine.active.holder
-        if holder is None or "overdue" not in server.machine.context.alarms:
-            return False
+        machine = server.machine
+        late = {
+            "overdue" if lock is machine.active else f"overdue {lock.name}": lock for lock in machine.succession.locks
+        }
+        holders = (lock.holder for alarm, lock in late.items() if alarm in machine.context.alarms)
+        return any(holder is not None and self._is_another(server, holder) for holder in holders)
+
+    def _is_another(self, server: SimServer, holder: Incarnation) -> bool:
         tree = self.trees[holder.name]
         if self._was_another_one(tree) or (tree.gave_back and tree.main.stopped):
             return True
