@@ -48,7 +48,9 @@ class Stage:
 
 
 STAGES = (
-    Stage("SCHEDULES", "1000000", "schedules of each world", (sys.executable, "-m", "tests.sim.compiled", "--seeds", "{}")),
+    Stage(
+        "SCHEDULES", "1000000", "schedules of each world", (sys.executable, "-m", "tests.sim.compiled", "--seeds", "{}")
+    ),
     Stage("POOL", "20000", "schedules of the pool", (sys.executable, "-m", "tests.pool", "--schedules", "0:{}")),
     Stage("MUTANTS", "all", "mutants", (sys.executable, "-m", "tests.mutants", "--part", "{}")),
     Stage(
