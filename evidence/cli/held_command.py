@@ -100,7 +100,7 @@ class HeldCommand:
         """What it waits for, in words, until it is granted; and whether there is a server at all."""
         raise NotImplementedError
 
-    def is_served(self, timeout_s: float | None) -> None:
+    def meet_server(self, timeout_s: float | None) -> None:
         """There is a server, and no command yet: what is still to be known of it. Raises what `ask` does."""
 
     def started(self) -> None:
@@ -120,7 +120,7 @@ class HeldCommand:
             # Signals may end this process wherever it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.session.await_welcome(self._left(began))
-            self.is_served(self._left(began))
+            self.meet_server(self._left(began))
             signal.pthread_sigmask(signal.SIG_BLOCK, minded)
             self._fork(before)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

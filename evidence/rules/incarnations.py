@@ -431,7 +431,7 @@ class Incarnations:
         known = [_recorded(who) for who in self.bound.values()]
         return Processes(boot_id, known, list(self.pending_unlinks), pid_namespace)
 
-    def writes(self, number: int) -> None:
+    def unlink_after(self, number: int) -> None:
         """The write with this number says which are gone."""
         self.pending_unlinks = dict.fromkeys(self.pending_unlinks, number)
 

@@ -190,7 +190,7 @@ class TreeMachine(Host):
 
     def write(self) -> None:
         number = self.disk.ask()
-        self.incarnations.writes(number)
+        self.incarnations.unlink_after(number)
         for name in sorted(self._members_ended):
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()

@@ -110,7 +110,7 @@ class Run:
 
     def _hear(self, effect: t.Effect) -> None:
         if isinstance(effect, (t.Granted, t.Extended)):
-            self._command.may_run_until(effect.until)
+            self._command.let_run_until(effect.until)
         if isinstance(effect, t.Granted):
             self._granted = effect
         elif isinstance(effect, t.Ended) and effect.end is not t.End.RELEASED:

@@ -213,7 +213,7 @@ class ExclusiveRegion(Region):
 
     # -- a new server (rule 6) -------------------------------------------------------------------------------------
 
-    def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
+    def recover(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         context, old = self.context, recorded.owner
         owner, doubt, kind = None, recorded.doubt, recorded.doubt_kind
         if old is not None:
@@ -236,7 +236,7 @@ class ExclusiveRegion(Region):
     def why_not(self, document: bytes) -> str:
         return "a pool has no document" if document else ""
 
-    def stands_again(self, client: Client, back: HandedBack) -> None:
+    def stand_again(self, client: Client, back: HandedBack) -> None:
         self.pool.hand_back(back.slabs)
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 

@@ -180,7 +180,7 @@ class Machine:
             same_clock = record.time_namespace == self.config.time_namespace
             for recorded in record.regions:
                 region = self._region(recorded.key, recorded.policy)
-                region.starts(recorded, found.get(recorded.key), same_clock=same_clock)
+                region.recover(recorded, found.get(recorded.key), same_clock=same_clock)
 
     # -- callers ---------------------------------------------------------------------------------------------------
 

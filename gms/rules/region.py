@@ -207,7 +207,7 @@ class Region(ABC):
         return self.is_blank
 
     @abstractmethod
-    def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
+    def recover(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         """A new server reads of it in the file."""
 
     @abstractmethod
@@ -231,7 +231,7 @@ class Region(ABC):
         """What is wrong with a document that is handed back with awaited memory."""
 
     @abstractmethod
-    def stands_again(self, client: Client, back: HandedBack) -> None:
+    def stand_again(self, client: Client, back: HandedBack) -> None:
         """What was awaited is here."""
 
     @abstractmethod
@@ -378,7 +378,7 @@ class Region(ABC):
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
         if back.verdict is HandBackVerdict.STANDS_AGAIN:
             self.recovery.end()
-            self.stands_again(client, back)
+            self.stand_again(client, back)
             self.hand_backs.end()
         return self._answer_hand_back(client, message, back)
 

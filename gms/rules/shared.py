@@ -77,8 +77,8 @@ class SharedRegion(Region):
 
     # -- a new server ----------------------------------------------------------------------------------------------
 
-    def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
-        self.weights.starts(recorded)
+    def recover(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
+        self.weights.await_(recorded)
         asks = not recorded.parked  # of host memory it can't be told
         self.recovery.begin_window(self.device.config.window_s, asks_at_once=asks)
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
@@ -102,7 +102,7 @@ class SharedRegion(Region):
             return str(error)
         return ""
 
-    def stands_again(self, client: Client, back: HandedBack) -> None:
+    def stand_again(self, client: Client, back: HandedBack) -> None:
         tensors = lay.count_tensors(back.document)
         layout = self.weights.hand_back(back.document, tensors, back.slabs, back.sums)
         self.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)

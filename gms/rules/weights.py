@@ -247,7 +247,7 @@ class Weights:
 
     # -- the start -------------------------------------------------------------------------------------------------
 
-    def starts(self, awaited: RecordedRegion | None) -> None:
+    def await_(self, awaited: RecordedRegion | None) -> None:
         self.awaited = awaited
         self.phase = Phase.EMPTY if awaited is None else Phase.RECOVERING
 

@@ -66,7 +66,7 @@ class GuardedCommand:
     def fork(self, command: Command, keep: Sequence[int] = (), *, terms: bool = False) -> None:
         """The guard, and by it the command, which waits for its go. From the main thread: by its end the guard knows
         that of this process. `keep`: descriptors that stay open in the guard. `terms`: the command runs no longer than
-        `may_run_until` says. Raises CantRun.
+        `let_run_until` says. Raises CantRun.
         """
         try:
             (go, self._told), (self._of_command, says_command), (self._of_guard, says_guard) = (
@@ -101,7 +101,7 @@ class GuardedCommand:
     def lives(self) -> bool:
         return self.pidfd >= 0 and not peers.is_dead(self.pidfd)
 
-    def may_run_until(self, at: float) -> None:
+    def let_run_until(self, at: float) -> None:
         """On CLOCK_BOOTTIME. The guard kills it then, whatever has become of this process. From any thread."""
         with contextlib.suppress(OSError):  # the guard is stopped or gone
             os.write(self._terms, TERM.pack(at))

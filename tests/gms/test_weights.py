@@ -34,13 +34,13 @@ def next_of(weights: Weights) -> int:
 
 def empty() -> Weights:
     weights = new(5)
-    weights.starts(None)
+    weights.await_(None)
     return weights
 
 
 def recovering() -> Weights:
     weights = new(6)
-    weights.starts(RECORD)
+    weights.await_(RECORD)
     return weights
 
 
@@ -141,7 +141,7 @@ def test_every_step_is_taken_from_its_phases_and_from_no_other_and_changes_nothi
 
 def parked_and_handed_back() -> Weights:
     weights = new(7)
-    weights.starts(parked().record())
+    weights.await_(parked().record())
     weights.hand_back(b"document", 1, (Slab(21, "table:1", 5),), ("a",))
     return weights
 

@@ -61,7 +61,7 @@ class HeldCommand(held_command.HeldCommand):
         asked = lambda lease, bytes, timeout_s, why: self.tell_to_end(f"to make room ({why})")  # noqa: E731
         return LedgerClient(self.options.run_dir, self.options.name, on_asked=asked, on_lost=self.on_lost)
 
-    def is_served(self, timeout_s: float | None) -> None:
+    def meet_server(self, timeout_s: float | None) -> None:
         if not self._named.wait(timeout_s):
             raise self.session.errors.not_in_time(UNKNOWN)
 

@@ -38,7 +38,7 @@ class Claims(Part):
         return isinstance(hello, m.Register) and bool(hello.claims) and not self.why_not(hello)
 
     def comes_in(self, who: Incarnation, hello: m.Register) -> None:
-        self.ends.is_back(who)
+        self.ends.forget_loss(who)
         self.grants.say_nothing_to(who)
         claimed = {claim.lease: claim for claim in hello.claims}
         for lease in self.leases.of_tree(who.name):

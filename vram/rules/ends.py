@@ -76,7 +76,7 @@ class Ends(Part):
             if who.bound:
                 self.context.note("lost", tree=who.name, seen_by=seen_by)
 
-    def is_back(self, who: Incarnation) -> None:
+    def forget_loss(self, who: Incarnation) -> None:
         self._lost_at.pop(who.name, None)
         self.context.calm(f"end {who.name}")
 
@@ -91,7 +91,7 @@ class Ends(Part):
                 self.returns.end(lease, "ended", by=verdict.by)
         self.heirs.forget(who)
         self.grants.say_nothing_to(who)
-        self.is_back(who)
+        self.forget_loss(who)
         self.bind()
         for conn in self.evidence.incarnations.remove(who, was_bound=True):
             self.callers.end(conn)
