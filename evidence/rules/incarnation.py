@@ -171,7 +171,7 @@ class Incarnation:
         )
 
     @property
-    def gone(self) -> bool:
+    def all_ended(self) -> bool:
         """The proof, memory apart: every member's pidfd is readable *and* the life lock is free. Of an incarnation that
         was only heard of no member may be known: then there is nothing that could prove its end.
         """

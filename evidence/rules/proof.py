@@ -60,11 +60,11 @@ def gone(
     a process that no file names had the life lock a moment ago; that it has closed its files doesn't say that it has
     ended.
     """
-    if who.gone and (memory_is_free or not unknown_may_be_dying):
+    if who.all_ended and (memory_is_free or not unknown_may_be_dying):
         all_known = who.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and no process holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(who, new_server=found))
-    if who.gone or not found:
+    if who.all_ended or not found:
         blind = who.members_gone and who.life is Life.MISSING
         alarm = (
             f"every known process of {who.engine_id} has ended, but its life file is gone, so that it can't be told "
@@ -107,7 +107,7 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
         missing.append(f"life lock of {who.name}: held by {by}")
     elif who.life is Life.MISSING:
         missing.append(f"life lock of {who.name}: its file is missing")
-    elif who.gone and who.outlived_at > -math.inf:
+    elif who.all_ended and who.outlived_at > -math.inf:
         missing.append(f"a process that isn't known to this server had the life lock of {who.name} and may be dying")
     return missing
 

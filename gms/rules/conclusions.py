@@ -101,7 +101,7 @@ class Conclusions:
         device = self.device
         client = device.sessions.clients.get(conn)
         if client is None:
-            device.sessions.gone(conn)
+            device.sessions.remove(conn)
             return
         region = device.regions[client.key]
         doing = region.doing(client)
@@ -110,8 +110,8 @@ class Conclusions:
         if doing is not Doing.WATCHING:
             self.context.note("left", region=client.key, engine=client.engine_id, was=doing.value)
         region.hand_backs.left(conn)
-        device.holders.gone(conn)
-        device.sessions.gone(conn)
+        device.holders.remove(conn)
+        device.sessions.remove(conn)
         region.left(client, doing)
         if region.is_blank and not device.file.busy and self.may_forget(region):
             self.forget(region)  # what is owed to the disk is that region's to do

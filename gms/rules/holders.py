@@ -57,7 +57,7 @@ class Holders:
             if each != generation and asked_at is None:
                 self._forget(conn, each)
 
-    def gone(self, conn: int) -> None:
+    def remove(self, conn: int) -> None:
         """A process's end gives back everything."""
         self._holds.pop(conn, None)
 

@@ -125,7 +125,7 @@ class Sessions:
         watching = (conn for conn, client in self.clients.items() if self._doing(client) is Doing.WATCHING)
         return next(watching, None)
 
-    def gone(self, conn: int) -> None:
+    def remove(self, conn: int) -> None:
         """The connection ended."""
         self.observers.pop(conn, None)
         if self.clients.pop(conn, None) is not None:

@@ -112,7 +112,7 @@ class Succession:
         return with_flags(holder, verdict, self._flags, may_be_presumed=over)
 
     def _memory_helps(self, lock: Lock, holder: Incarnation, now: float) -> bool:
-        helps = now < self._settled_at(holder) if holder.gone else lock.doubt is not None
+        helps = now < self._settled_at(holder) if holder.all_ended else lock.doubt is not None
         return helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
 
     def _settled_at(self, holder: Incarnation) -> float:

@@ -23,14 +23,14 @@ def known() -> Known:
 
 def test_it_is_gone_when_every_process_has_ended_and_nobody_holds_the_life_lock() -> None:
     who = incarnation(members=2)
-    assert who.seen_alive and not who.gone
+    assert who.seen_alive and not who.all_ended
     who.members[1].dead = True
     who.life = Life.FREE
-    assert not who.gone and not who.members_gone
+    assert not who.all_ended and not who.members_gone
     who.members[2].dead = True
-    assert who.gone
+    assert who.all_ended
     who.life = Life.HELD
-    assert not who.gone
+    assert not who.all_ended
 
 
 def test_a_process_without_pidfd_lives_for_as_long_as_its_connection() -> None:
@@ -424,7 +424,7 @@ def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:
     known.carry_out()
     known.incarnations.probed(NAME, False)
     known.carry_out()
-    assert len(known.asked(ProbeLife)) == 1 and who.gone
+    assert len(known.asked(ProbeLife)) == 1 and who.all_ended
 
 
 def test_the_life_lock_of_one_that_is_back_is_held(known: Known) -> None:

@@ -63,7 +63,7 @@ def test_the_ends_of_hundreds_cost_some_looks_each(monkeypatch: pytest.MonkeyPat
         known.incarnations.probed(who.name, False)
         known.turn()
     assert known.looks <= 16 * MANY
-    assert [who for who in known.all if not who.gone] == [] and len(known.incarnations.known) == MANY // 2
+    assert [who for who in known.all if not who.all_ended] == [] and len(known.incarnations.known) == MANY // 2
     assert [unlink.incarnation for unlink in known.asked(e.Unlink)] == [who.name for who in known.all[MANY // 2 :]]
 
 
