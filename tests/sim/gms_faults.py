@@ -153,7 +153,8 @@ class GmsFaults:
             return
         self.world.blind = self.world.blind or how == "unlink"
         if self.world.on_disk() != before:
-            self.world.spoiled, self.world.last_given = True, 0
+            self.world.spoiled = self.world.was_spoiled = True
+            self.world.last_given = 0
             if self.world.pair is not None:
                 self.world.pair.spoiled = True
             self.world.blind = self.world.blind or self.world.on_disk() is not None

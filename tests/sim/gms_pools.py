@@ -115,12 +115,11 @@ class PoolEngine:
         slabs, world = self.client.kept.get(owned.generation, {}), self.pair.world
         self.claims, self.asked_at = False, -1.0
         found = [memory(self.process, slabs[number]) for number in sorted(slabs)]
-        numbered_twice = world.spoiled and world.clock_went_back  # what it kept is another memory of that number
-        if len(found) != len(owned.shape.sizes) + 1 and not numbered_twice:
+        if len(found) != len(owned.shape.sizes) + 1 and not world.numbers_repeat:
             world.fail(f"{self.process} owns memory {owned.generation}, and has {len(found)} parts of it")
         self.writes = frozenset(part for part in found if part is not None)
         self.mapped = [self.process.map(fd, dont_fork=True) for fd in slabs.values()]
-        self.pair.begins_to_write(self, adopted=owned.adopted)
+        self.pair.begins_to_write(self, owned)
 
     def release(self) -> None:
         """It unmaps, says so, and gives the lock up."""
@@ -144,8 +143,8 @@ class Pair:
         self.engines = [PoolEngine(self, number) for number in range(engines)]
         self.lies = world.rng.random() < 0.5
         self.token = 0
-        self.newest = 0
-        """Token with which any process began to write."""
+        self.newest = self.newest_memory = 0
+        """Token with which any process began to write, and the number of what it writes."""
         self.newest_holder: PoolEngine | None = None
         self.late: set[Allocation] = set()
         """Memory into which io_uring still reads for a process that has ended or released it."""
@@ -179,19 +178,22 @@ class Pair:
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
-    def begins_to_write(self, engine: PoolEngine, *, adopted: bool) -> None:
+    def begins_to_write(self, engine: PoolEngine, owned: c.Owned) -> None:
         world, token = self.world, engine.client.machine.token
         world.grants += 1
-        world.adoptions += adopted
+        world.adoptions += owned.adopted
         for other in self.engines:
             clash = other is not engine and not other.process.gone and other.writes & engine.writes
             if clash and not (self.spoiled and self.lies):
                 world.fail(f"{engine.process} is given what {other.process} may write")
         if self.spoiled:
             return
-        if token < self.newest:
+        if (
+            token < self.newest and owned.generation >= self.newest_memory
+        ):  # (else it was stopped, and hears of it late)
             world.fail(f"{engine.process} writes with token {token} after {self.newest}")
-        self.newest = token
+        if token >= self.newest:
+            self.newest, self.newest_memory = token, owned.generation
         if self.late & engine.writes:
             world.fail(f"{engine.process} is given what io_uring still writes for another")
 

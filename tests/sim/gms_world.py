@@ -87,8 +87,8 @@ class GmsWorld(Schedule[SimGms]):
         self.last_given = 0
         self.given: set[int] = set()
         """Every generation that any writer was let in with."""
-        self.given_twice: set[int] = set()
-        """An older file *and* an older clock: what was kept of it is another memory, and no number tells them apart."""
+        self.was_spoiled = False
+        """The file was, at any time."""
         self.clock_went_back = False
         self.older: list[bytes] = []
         """What the file said before: backups."""
@@ -185,6 +185,11 @@ class GmsWorld(Schedule[SimGms]):
                 self._file = None
         return self._file
 
+    @property
+    def numbers_repeat(self) -> bool:
+        """An older file, or none, *and* an older clock: what is kept may be another memory of the same number."""
+        return self.was_spoiled and self.clock_went_back
+
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
         new = self.on_disk()
         if old is not None and new != old:
@@ -241,10 +246,8 @@ class GmsWorld(Schedule[SimGms]):
                 self.fail("somebody is let in to write whose connection has ended")
             if message.generation <= self.last_given and not self.spoiled:
                 self.fail(f"number {message.generation} is given after {self.last_given}")
-            if message.generation in self.given:
-                if not self.clock_went_back:
-                    self.fail(f"number {message.generation} is given twice")
-                self.given_twice.add(message.generation)
+            if message.generation in self.given and not self.numbers_repeat:
+                self.fail(f"number {message.generation} is given twice")
             self.given.add(message.generation)
             self.over_since.pop(message.generation, None)  # an older file and an older clock: it is another layout
             if disk is None or disk.given < message.generation:
@@ -259,7 +262,7 @@ class GmsWorld(Schedule[SimGms]):
             self.fail(f"{engine.process} is told that layout {stale.generation} is stale, and it is not: {stale.why}")
 
     def reading(self, engine: Engine, generation: int, slabs: list[Allocation | None]) -> None:
-        if slabs != self.layouts.get(generation) and generation not in self.given_twice:
+        if slabs != self.layouts.get(generation) and not self.numbers_repeat:
             self.fail(f"{engine.process} reads other memory than that of layout {generation}")
         if generation in self.over_since and not engine.was_stopped and not self.spoiled:
             self.fail(f"{engine.process} gets layout {generation}, which was lost to {self.over_since[generation]}")
@@ -335,5 +338,5 @@ class GmsWorld(Schedule[SimGms]):
         known = {memory(server.process, fd) for fd in mine}
         devices = self.kernel.devices.values()
         leaked = [each for device in devices for each in device.allocations if each not in known]
-        if leaked and not self.given_twice:
+        if leaked and not self.numbers_repeat:
             self.fail(f"{sum(each.size for each in leaked)} bytes belong to no region: {leaked}")

@@ -383,13 +383,15 @@ class World(Schedule[SimServer]):
     def _holder_may_live(self, server: SimServer) -> bool:
         """One that a restarted server can't prove gone may be initialised beside: if in truth it is, and a window has
         passed in which it would have come back. Only a waiter's need of memory can prove more, and all may be gone.
+        Where the life files are lost, one that is stopped can't be seen, and the lock isn't granted past it.
         """
         lock = server.machine.active
         if lock.holder is None:
             return False
         if lock.doubt is None or self.kernel.now < lock.doubt.until:
             return True
-        return any(process.alive for process in self.trees[lock.holder.name].processes)
+        processes = self.trees[lock.holder.name].processes
+        return any(process.alive and not (self.life_lost and process.stopped) for process in processes)
 
     def _able_waits(self, server: SimServer) -> bool:
         """Some waiter could take over, and never gave a reason not to count on it."""
