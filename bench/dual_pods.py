@@ -1,6 +1,7 @@
 """The controller of dual pods with 200 requesters on 50 nodes: from a requester that runs to Ready, and at rest.
 
     python -m bench.dual_pods --requesters 200 --nodes 50
+    python -m bench.dual_pods --real 5                     with real pools and reference engines on one node
 
 The controller is a process of its own, and talks to the strict API server. Requesters and pools are as many HTTP
 servers in one other process, whose instances load and wake in no time: what is left is the controller's part, with
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dual_pods.rules import names
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.wire import tcp
@@ -103,7 +105,11 @@ def main() -> None:
     parser.add_argument("--requesters", type=int, default=200)
     parser.add_argument("--nodes", type=int, default=50)
     parser.add_argument("--rest-s", type=float, default=20.0)
+    parser.add_argument("--real", type=int, metavar="ROUNDS", help="with `failover models up` and reference engines")
     options = parser.parse_args()
+    if options.real:
+        _real(options.real)
+        return
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     gpus = {f"n{n}": [f"GPU-{n}-{gpu}" for gpu in range(GPUS_A_NODE)] for n in range(options.nodes)}
@@ -163,6 +169,34 @@ def _slow(it: Crowd, gpus: dict[str, list[str]]) -> None:
             until(lambda pool=pool: any(m.state.value == "asleep" for m in pool.models.values()), "it sleeps")  # type: ignore[misc]
     _line(f"runs -> told ready, cold launch (its own {LOAD_S:g} s in it)", launches)
     _line(f"runs -> told ready, wake (its own {WAKE_S:g} s in it)", wakes)
+
+
+def _real(rounds: int) -> None:
+    """In turns: created -> Ready by a cold launch, by a wake, and by a launch whose weights are in GMS."""
+    seconds: dict[str, list[float]] = {"cold launch": [], "wake": [], "launch, weights in GMS": []}
+    with tempfile.TemporaryDirectory() as directory, cluster(Path(directory), {"n1": ["host:d0"]}) as it:
+        it.real_pools = True
+        it.controller()
+        for number in range(rounds):
+            model = f"{{engine: reference, arguments: [--preset, small, --seed, '{number}'], memory: 64MiB}}"
+            for how, took in seconds.items():
+                name = f"r{number}-{len(how)}"
+                began = time.monotonic()
+                it.request(name, f"m{number}", model=model)
+                it.until_ready(name)
+                took.append(time.monotonic() - began)
+                instance = it.pod(name)["metadata"]["labels"][names.INSTANCE]
+                it.delete(name)
+                until(lambda instance=instance: _state(it, instance) == "asleep", "it sleeps")  # type: ignore[misc]
+                if how == "wake":
+                    it.stop(instance)
+                    until(lambda instance=instance: _state(it, instance) == "off", "it has ended")  # type: ignore[misc]
+    for how, took in seconds.items():
+        _line(f"created -> Ready, a reference engine of 110 MB, {how}", took)
+
+
+def _state(it: Cluster, instance: str) -> str:
+    return next((str(shown["state"]) for shown in it.pool()["models"] if shown["name"] == instance), "")
 
 
 def _cpu_s(pid: int) -> float:

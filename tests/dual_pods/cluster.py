@@ -116,6 +116,10 @@ class Cluster:
     def states(self, node: str = "n1") -> list[str]:
         return sorted(model["state"] for model in self.pool(node)["models"])
 
+    def stop(self, instance: str) -> None:
+        """A person ends it in its pool; its weights stay."""
+        ask(f"{self._pool_url('n1')}/failover/models/{instance}/stop", {})
+
     def misbehave(self, node: str = "n1", **faults: Any) -> dict[str, Any]:
         return dict(ask(self._pool_url(node) + "/stand-in", faults))
 
@@ -282,7 +286,8 @@ def ask(url: str, body: Any = None) -> Any:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     with contextlib.closing(connection):
-        connection.request("GET" if body is None else "POST", parts.path, None if body is None else json.dumps(body))
+        method, said = ("GET", None) if body is None else ("POST", json.dumps(body))
+        connection.request(method, parts.path, said, {"Authorization": f"Bearer {ADMIN_KEY}"})
         return json.loads(connection.getresponse().read())
 
 

@@ -81,6 +81,19 @@ def test_each_directory_is_a_lock_of_its_own_that_comes_and_goes_with_it(many: M
     assert f"granted {many.lock('chat').status().token}" == token
 
 
+def test_a_lock_that_is_removed_while_no_engine_has_it_is_no_alarm_and_one_that_an_engine_holds_is(many: Many) -> None:
+    chat, code = many.lock("chat"), many.lock("code")
+    server = many.serve()
+    awake(chat, "a")
+    code.until(lambda status: status.resting, "it is at rest")
+    shutil.rmtree(code.run_dir)
+    said = server.err.with_words("its directory was removed")
+    assert " info " in said and "/code" in said
+    shutil.rmtree(chat.run_dir)
+    assert "/chat" in server.err.with_words(" alarm ")
+    assert not any(" alarm " in line and "/code" in line for line in server.err.said)
+
+
 def test_all_of_them_are_back_with_their_server_and_no_holder_notices(many: Many) -> None:
     houses = [many.lock(f"model-{number}") for number in range(3)]
     server = many.serve()
