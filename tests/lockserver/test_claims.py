@@ -138,6 +138,18 @@ def test_a_process_of_a_fenced_engine_is_watched_though_it_may_not_join() -> Non
     assert watched(peer(4)) is None and watched(peer(3)) is who
 
 
+def test_the_main_process_of_another_engine_joins_none_and_is_not_killed_with_it() -> None:
+    """A standby that was started with the holder's variables in its environment."""
+    entrance = Entrance()
+    holder = let_in(entrance.register()).who
+    let_in(entrance.register("b", peer(5), conn=51))
+    for _ in range(2):
+        turned_away = entrance.join(process=peer(5))
+        assert "is the main process of b." in why(turned_away)
+        assert isinstance(turned_away, TurnedAway) and turned_away.watched is None and len(holder.members) == 1
+        entrance.incarnations.lose(holder, Stage.DOOMED)
+
+
 def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
     entrance = Entrance()
     admitted = let_in(entrance.join(number=3))
