@@ -360,3 +360,13 @@ def test_a_child_that_cannot_talk_is_watched_where_its_incarnation_is_known() ->
     assert not entrance.admission.keep_what_it_holds(without, message, "it speaks version 99")
     other = m.Join(protocol=99, engine_id="b", incarnation="0" * 8, life=(1, 1), pid=3)
     assert not entrance.admission.keep_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")
+
+
+def test_so_is_one_that_comes_while_its_incarnation_is_fenced() -> None:
+    entrance = Entrance()
+    who = let_in(entrance.register()).who
+    entrance.incarnations.lose(who, Stage.DOOMED)
+    message = m.Join(protocol=99, engine_id="a", incarnation="0" * 8, life=(1, 1), pid=2)
+    event = e.Received(60, message, (peer(2),), life_held=True)
+    assert entrance.admission.keep_what_it_holds(event, message, "it speaks version 99")
+    assert who.members[2].process == 2 and not who.members[2].dead
