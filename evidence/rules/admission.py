@@ -116,7 +116,8 @@ class Admission:
         name, peer = incarnation_name(hello.engine_id, hello.incarnation), event.peers[0]
         who = self.incarnations.known.get(name)
         if isinstance(hello, m.Join):
-            if who is None or self._why_not_join(event, hello):
+            may_join = not self._why_not_join(event, hello)
+            if who is None or not (may_join or self.joining.is_evidence(hello, peer, life_held=event.life_held)):
                 return False
             self.incarnations.enter(who, peer, hello.pid, hello.number)
             return True

@@ -180,6 +180,11 @@ class Incarnations:
         # Known by hearsay only, which doesn't tell secrets, nor pids across PID namespaces.
         return not main.dead and main.pid in (0, peer.pid)
 
+    def other_that_it_leads(self, identity: str, name: str) -> str:
+        """The other incarnation that is here with this process as its main process. Empty if there is none."""
+        other = self.known.get(self._runs.get(identity, ""))
+        return other.name if other is not None and other.name != name and other.stage is Stage.PRESENT else ""
+
     def enter_main(self, incarnation: Incarnation, peer: Peer, pid: int, conn: int | None) -> Member:
         """Its main process is here. Without a connection: it lives, and this server can't talk with it."""
         main = incarnation.main or incarnation.add(peer.identity, pid, MAIN)
@@ -366,8 +371,7 @@ class Incarnations:
         main = incarnation.main
         if incarnation.stage is Stage.PRESENT or main is None or main.dead or incarnation.cannot_talk:
             return False
-        other = self.known.get(self._runs.get(main.identity, ""))
-        return other is not None and other is not incarnation and other.stage is Stage.PRESENT
+        return bool(self.other_that_it_leads(main.identity, incarnation.name))
 
     def probed(self, name: str, held: bool | None) -> None:
         incarnation = self.known.get(name)

@@ -36,6 +36,8 @@ class Joining:
     def why_not_join(self, hello: Join, peer: Peer, *, life_held: bool) -> str:
         name = incarnation_name(hello.engine_id, hello.incarnation)
         who = self.incarnations.known.get(name)
+        if other := self.incarnations.other_that_it_leads(peer.identity, name):
+            return f"this process is the main process of {other}"
         if why := self.incarnations.why_closed(name):
             return why
         if not life_held:
@@ -52,6 +54,8 @@ class Joining:
         who = self.incarnations.known.get(name)
         if who is None or peer.process is None or not life_held:
             return False
+        if self.incarnations.other_that_it_leads(peer.identity, name):
+            return False  # it was started with the variables of that one in its environment: it isn't killed
         return who.fenced and not _full(who, peer, hello.number)
 
     def why_not_vouch(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:

@@ -173,10 +173,13 @@ class Machine(TreeMachine):
         self.say_on_disk(conn, welcome, after)
 
     def hand_out(self) -> None:
-        """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters."""
+        """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters. While
+        it is fenced, too, as more of its processes may come (rule E2); but not by a server that lacks some of them, as
+        what it gives replaces what waiters have.
+        """
         holder, copies = self.active.holder, self.evidence.copies
         self.reception.hand_out(self.active.token)
-        if self.active.phase is not Phase.HELD or holder is None:
+        if self.active.phase not in (Phase.HELD, Phase.FENCING) or holder is None or self.active.doubt is not None:
             return
         for waiter in self.succession.queue.first(self.config.recipients):
             who = waiter.incarnation

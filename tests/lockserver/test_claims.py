@@ -138,6 +138,18 @@ def test_a_process_of_a_fenced_engine_is_watched_though_it_may_not_join() -> Non
     assert watched(peer(4)) is None and watched(peer(3)) is who
 
 
+def test_the_main_process_of_another_engine_joins_none_and_is_not_killed_with_it() -> None:
+    """A standby that was started with the holder's variables in its environment."""
+    entrance = Entrance()
+    holder = let_in(entrance.register()).who
+    let_in(entrance.register("b", peer(5), conn=51))
+    for _ in range(2):
+        turned_away = entrance.join(process=peer(5))
+        assert "is the main process of b." in why(turned_away)
+        assert isinstance(turned_away, TurnedAway) and turned_away.watched is None and len(holder.members) == 1
+        entrance.incarnations.lose(holder, Stage.DOOMED)
+
+
 def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
     entrance = Entrance()
     admitted = let_in(entrance.join(number=3))
@@ -348,3 +360,13 @@ def test_a_child_that_cannot_talk_is_watched_where_its_incarnation_is_known() ->
     assert not entrance.admission.keep_what_it_holds(without, message, "it speaks version 99")
     other = m.Join(protocol=99, engine_id="b", incarnation="0" * 8, life=(1, 1), pid=3)
     assert not entrance.admission.keep_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")
+
+
+def test_so_is_one_that_comes_while_its_incarnation_is_fenced() -> None:
+    entrance = Entrance()
+    who = let_in(entrance.register()).who
+    entrance.incarnations.lose(who, Stage.DOOMED)
+    message = m.Join(protocol=99, engine_id="a", incarnation="0" * 8, life=(1, 1), pid=2)
+    event = e.Received(60, message, (peer(2),), life_held=True)
+    assert entrance.admission.keep_what_it_holds(event, message, "it speaks version 99")
+    assert who.members[2].process == 2 and not who.members[2].dead

@@ -162,6 +162,24 @@ def test_a_worker_that_comes_while_its_engine_is_fenced_is_waited_for() -> None:
     assert next_one.holds
 
 
+def test_waiters_keep_a_copy_of_such_a_worker_for_the_next_server() -> None:
+    """Found with real processes: it was in the file, no client had a copy of its pidfd, and a server in another PID
+    namespace (a container that was restarted) could never prove its end.
+    """
+    harness = Harness().start()
+    holder, next_one = harness.holder(), harness.waiter()
+    left = holder.fork()  # it never joins, and keeps the life lock
+    harness.kill(holder.main)
+    worker = holder.join()
+    assert [member.pid for member in harness.members_on_disk] == [holder.main.pid, worker.pid]
+    harness.crash()
+    harness.kill(worker)
+    harness.kill(left)
+    harness.start()
+    next_one.register().acquire().hand_back(holder)
+    assert next_one.holds
+
+
 def test_a_new_server_looks_who_may_have_the_permit() -> None:
     """Seed 210487: an older file was put back, and the permit was granted to two."""
     harness = Harness().start()
