@@ -48,7 +48,8 @@ class Hearsay:
 
     def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:
         """The file names no holder, or one with an older token; the newest that is known of must come back, or be
-        proven gone. That is so, too, when the older one is proven gone already and no waiter has been granted since.
+        proven gone. That is so, too, when the older one is being proven gone, or is already, and no waiter has been
+        granted since. One that has come to this server itself isn't taken for older by hearsay.
         """
         if named is not None and named.stage is not Stage.AWAITED:
             return False
@@ -56,11 +57,11 @@ class Hearsay:
             return False
         if active.phase is Phase.FREE:
             return newer
-        if active.phase is not Phase.IN_DOUBT:
+        if active.doubt is None:
             return False
         if active.holder is None:
             return active.unnamed
-        return message.mark > active.token and message.tree != active.holder.name
+        return not active.holder.came and message.mark > active.token and message.tree != active.holder.name
 
     def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
         holder = self.incarnations.hear_of_name(message.tree)

@@ -292,3 +292,27 @@ def test_a_process_that_is_found_dead_and_not_waited_for_was_not_seen_alive() ->
     b = harness.waiter("b")
     harness.advance(SETTLE_S / 4)
     assert not b.holds
+
+
+def test_a_newer_holder_is_heard_of_while_the_one_of_an_older_file_is_being_proven_gone() -> None:
+    """Found with real processes: the parent of the older one hadn't collected it, so that its pidfd could be had and
+    was readable; what a waiter handed back was dropped, and the next engine granted beside a stopped worker.
+    """
+    harness = in_one_namespace()
+    x = harness.holder("x")
+    before = harness.file
+    a = harness.engine("a").register().acquire()
+    harness.kill_tree(x)
+    b = harness.waiter("b")
+    worker = a.join()
+    harness.unkillable.add(worker)
+    harness.crash().file = before
+    harness.kill(a.main)
+    harness.start()
+    assert harness.state == "FENCING"
+    comes_back(b)
+    harness.advance(60)
+    assert not b.holds and str(worker.pid) in harness.waiting_for
+    harness.kill(worker)
+    harness.advance(60)
+    assert b.holds
