@@ -52,6 +52,7 @@ class Kernel:
         "names",
         "now",
         "order",
+        "orphans_wait_s",
         "peer_pidfd_of_reaped_errno",
         "pidfd_kill_errno",
         "processes",
@@ -87,6 +88,7 @@ class Kernel:
         self.has_pidfs = has_pidfs  # Linux >= 6.9
         self.peer_pidfd_of_reaped_errno = peer_pidfd_of_reaped_errno  # Linux < 6.16 refuses; 0 here: it names the dead
         self.pidfd_kill_errno = 0  # a seccomp profile refuses pidfd_send_signal
+        self.orphans_wait_s = 0.0  # for so long those without a parent stay zombies: a container's init is busy, say
         self.fault: Callable[[Process, str], None] | None = None  # called inside long system calls; it may kill
         self.now = 0.0
         self.wall_offset_s = 1_700_000_000.0
@@ -300,7 +302,9 @@ class Kernel:
 
     def _reap_if_nobody_waits(self, process: Process) -> None:
         parent = process.parent
-        if parent is None or parent.reaps_children or (parent is process.namespace.init and not parent.alive):
+        if parent is None and self.orphans_wait_s:
+            self.after(self.orphans_wait_s, lambda: self.reap(process))
+        elif parent is None or parent.reaps_children or (parent is process.namespace.init and not parent.alive):
             self.reap(process)
 
     def reap(self, process: Process) -> None:

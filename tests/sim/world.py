@@ -89,6 +89,7 @@ class World(Schedule[SimServer]):
             has_pidfs=self.evidence == "peer" and rng.random() < 0.85,
             reuses_pids=rng.random() < 0.3,
         )
+        self.kernel.orphans_wait_s = random.Random(f"zombies of {seed}").choice((0.0, 0.0, 5.0))
         self.sees_all = self.kernel.has_pidfs and not self.apart
         self.kernel.add_device(DEVICE, CAPACITY)
         self.kernel.make_directories(ABOVE)
