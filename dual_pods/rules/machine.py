@@ -14,7 +14,7 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  6. Before a launch, sleepers go until those that stay hold no more of each accelerator than they may: those that cover
     what is short, with the least collateral, used longest ago. (plan.py, victims.py)
  7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
-    still missing is waited for, and named. (plan.py)
+    still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
  9. An instance that is promised to none goes to sleep, or in `direct` its pod is deleted (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
@@ -200,7 +200,9 @@ class Machine:
         place.slept |= {name: max(at, place.slept.get(name, at)) for name in accelerators}
 
     def _measured(self, event: e.Measured, now: float) -> list[str]:
-        self.place(event.node).used |= {name: (count, event.at) for name, count in event.used.items()}
+        place = self.place(event.node)
+        place.used |= {name: (count, event.at) for name, count in event.used.items()}
+        place.unmeasured = event.why
         return [event.node]
 
     # -- what became of effects ------------------------------------------------------------------------------------

@@ -233,33 +233,38 @@ class Plan:
         return self._evict(going)
 
     def _measured_room(self, requester: Requester, seen: Seen | None) -> str:
-        """Rule 6 where there is no ledger: the specification's. One cover at a time, and only by figures that are newer
-        than the last sleep."""
-        place, settings = self.place, self.settings
-        if seen is not None or settings.sleepers_bytes is None or settings.mode is Mode.DIRECT:
+        """Rules 6 and 7 where there is no ledger: the specification's. One cover at a time, and only by figures that
+        are newer than the last sleep. Its own instance goes last, and never while it may be waking."""
+        place, settings, query = self.place, self.settings, Query(requester)
+        if settings.sleepers_bytes is None or settings.mode is Mode.DIRECT:
             return ""
         over = []
         for name in place.accelerators[requester.uid]:
             used, at = place.used.get(name, (0, -math.inf))
             due = place.slept.get(name, -math.inf) + settings.measured_after_s
             if name not in place.used or at < due:
-                self._query_again(requester, due)
+                self._query_again(query, due)
                 since = " since an instance there went to sleep" if name in place.used else " yet"
-                return f"the memory in use on {name} hasn't been measured{since}"
+                why = self._tried(query).why or place.unmeasured
+                return f"the memory in use on {name} hasn't been measured{since}: {why}".removesuffix(": ")
             if used > settings.sleepers_bytes:
                 over.append(name)
-        going = victims.cover(self.view.sleepers(self.view.wished(requester.uid)), frozenset(over))
+        others = self.view.sleepers(self.view.wished(requester.uid))
+        going = victims.cover(others, frozenset(over))
+        if going is None and seen is not None and not seen.bound:
+            going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
+            self._query_again(query, -math.inf)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
         return self._evict(going)
 
-    def _query_again(self, requester: Requester, due: float) -> None:
+    def _query_again(self, query: Query, due: float) -> None:
         """Where there is no Prometheus, the memory in use is what a requester says with its accelerators."""
-        again = max(due, self.place.queried.get(requester.uid, -math.inf) + _QUERY_S)
+        again = max(due, self.place.queried.get(query.requester.uid, -math.inf) + _QUERY_S)
         if again > self.now:
             self._look_at(again)
         else:
-            self._do(Query(requester))
+            self._do(query)
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
@@ -303,7 +308,11 @@ class Plan:
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
         if it.state in REST:
-            if missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen):
+            known = self._tried(wake)
+            asked = known.busy or (known.until > self.now and not known.why)  # and it may hold more already
+            if not asked and (
+                missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen)
+            ):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:

@@ -41,9 +41,11 @@ def _plan(
     relayed: dict[str, tuple[Target | None, int]] | None = None,
     slept: dict[str, float] | None = None,
     queried: float = -100.0,
+    unmeasured: str = "",
     **settings: Any,
 ) -> Plan:
     place = Place("n", node, tries=tries or {}, used=used or {}, relayed=relayed or {}, slept=slept or {})
+    place.unmeasured = unmeasured
     for pod in pods:
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
@@ -251,6 +253,61 @@ def test_without_a_ledger_sleepers_go_while_more_is_in_use_than_they_may_hold() 
     assert _waits(plan, Phase.WAITING, "9 bytes are in use on 0, and no sleeper can go")
     direct = _plan(REQUESTER, used={"0": (9, 30.0)}, sleepers_bytes=5, **{**rule, "mode": Mode.DIRECT})
     assert _of(direct, Create), "there nothing sleeps"
+
+
+def _wakes(bound: bool, used: int, *others: Server, at: float = 30.0, **more: Any) -> Plan:
+    """One that sleeps in a pod of its own; the memory in use, and how much of it sleepers may hold: 5."""
+    its = replace(SINGLE, bindings={QWEN: "r"} if bound else {})
+    told = {QWEN: its, **{other.instance: other for other in others}}
+    place = Place("n", NODE, requesters={"r": REQUESTER}, servers={s.uid: s for s in told.values()})
+    place.told = {server.uid: Told({id: _it(id)}) for id, server in told.items()}
+    place.accelerators, place.slept, place.used = {"r": ("0",)}, {"0": 10.0}, {"0": (used, at)}
+    place.tries = more.pop("tries", {})
+    place.unmeasured = more.pop("unmeasured", "")
+    plan = Plan(place, Settings(mode=Mode.SLEEP, sleepers_bytes=5, **more), 50.0)
+    plan.make()
+    return plan
+
+
+OTHER = replace(SINGLE, uid="o", name="other", instance="o")
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_without_a_ledger_a_wake_is_asked_for_only_while_little_is_in_use(bound: bool) -> None:
+    fits, full = _wakes(bound, 5, OTHER), _wakes(bound, 6, OTHER)
+    assert _orders(fits) == ([("wake", QWEN)] if bound else []) and fits.bindings["s"] == {QWEN: "r"}
+    assert [e.server.uid for e in _of(full, Order)] == ["o"], "another one goes first"
+    assert _waits(full, Phase.WAITING, "sleeping instances go first: o")
+    assert full.bindings["s"] == ({QWEN: "r"} if bound else {})
+    old = _wakes(bound, 5, OTHER, at=29.0)
+    assert _waits(old, Phase.WAITING, "on 0 hasn't been measured since") and not _orders(old)
+
+
+def test_without_a_ledger_its_own_instance_goes_last_and_not_once_it_is_promised() -> None:
+    """By then it may be waking: the figure may be its own."""
+    alone = _wakes(False, 6)
+    assert _orders(alone) == [("delete-pod", "")] and alone.bindings == {"s": {}}
+    bound = _wakes(True, 6)
+    assert not _orders(bound) and _waits(bound, Phase.WAITING, "6 bytes are in use on 0, and no sleeper can go")
+    assert _of(bound, Query), "it is measured again"
+
+
+@pytest.mark.parametrize(
+    ("tried", "wakes"), [(Try(), True), (Try(False, 0, 60.0), True), (Try(False, 1, 60.0, "500"), False)]
+)
+def test_without_a_ledger_what_a_wake_takes_is_no_reason_against_it(tried: Try, wakes: bool) -> None:
+    plan = _wakes(True, 90, OTHER, tries={("wake", "s", QWEN): tried})
+    assert (plan.waits["r"][0] is Phase.WAKING) is wakes and bool(_orders(plan)) is not wakes
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_figure_that_never_comes_is_said_with_the_reason_and_nothing_wakes(bound: bool) -> None:
+    why = "no driver is visible in this container"
+    for more in ({"unmeasured": why}, {"tries": {("query", "r"): Try(False, 1, 60.0, why)}}):
+        plan = _wakes(bound, 0, OTHER, at=0.0, bound_s=50.0, **more)
+        says = f"the memory in use on 0 hasn't been measured since an instance there went to sleep: {why}"
+        assert plan.waits["r"] == (Phase.WAITING, says) and not _orders(plan)
+        assert ("Late", f"it isn't Ready after 50 s: {says}", True) in _says(plan)
 
 
 # -- what its instance needs next --------------------------------------------------------------------------------------

@@ -492,6 +492,26 @@ def test_bug_746_a_wake_isn_t_asked_for_where_a_sleep_freed_half() -> None:
     assert it.machine.counts["evictions"] == 1, "the one that freed half had to go"
 
 
+@pytest.mark.parametrize("prometheus", [True, False])
+@pytest.mark.parametrize("foreign", [0, 35])
+def test_bug_746_nor_is_it_where_each_instance_has_a_pod(foreign: int, prometheus: bool) -> None:
+    it = _settled(Mode.SLEEP, {"qwen": 70 * GIB}, sleepers_bytes=4 * GIB)
+    it.prometheus, it.chances = prometheus, Chances(frees_half=1000)
+    other = it.request("b", "n", ("n-0",), "llama", 70 * GIB)
+    it.run(it.now + 90)
+    it.leave(other)
+    it.run(it.now + 60)
+    it.foreign["n-0"] = foreign * GIB
+    again = it.request("c", "n", ("n-0",), "qwen", 70 * GIB)  # wakes: 35 GiB are held by the one that sleeps
+    it.run(it.now + 120)
+    assert not it.awake_or_asleep("llama") and it.machine.counts["wakes"] == (0 if foreign else 1)
+    if foreign:
+        assert it.machine.waits[again][1] == "35 GiB are in use on n-0, and no sleeper can go"
+        it.give_back("n-0", 35 * GIB)
+        it.run(it.now + 90)
+    assert it.ready(again) and not it.machine.counts["failures"]
+
+
 def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None:
     it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=2)
     uid = it.request("a", "n", ("n-0",), "qwen")
