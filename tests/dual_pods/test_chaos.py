@@ -336,6 +336,10 @@ def test_a_pod_of_the_same_name_is_another_requester(it: Cluster) -> None:
     assert it.servers()[0]["metadata"]["annotations"][names.BINDINGS].count(second) == 1
 
 
+_OF_A_SERVER = names.BINDINGS, names.ACCELERATORS, names.ASLEEP_SINCE
+"""What a new controller reads there, the last two of a pod with one instance."""
+
+
 def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None:
     it.controller()
     it.request("a")
@@ -344,10 +348,12 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")]
     for patch in (
         *({"metadata": {"annotations": {name: "9999"}}} for name in (*wishes, names.MODEL)),
+        *({"metadata": {"annotations": {name: "1.0"}}} for name in _OF_A_SERVER),
         {"metadata": {"labels": {names.DUAL: None}}},
         {"metadata": {"labels": {names.INSTANCE: "i1"}}},
     ):
-        for path in (f"{PODS}/a", f"{PODS}/a/status"):
+        bound = f"{PODS}/a", f"{PODS}/{it.servers()[0]['metadata']['name']}"
+        for path in (*bound, *(f"{pod}/status" for pod in bound)):
             assert it.server.ask("PATCH", path, patch, content_type=merge)["code"] == 422, (path, patch)
     assert (
         it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}}, content_type=merge)["kind"] == "Pod"
