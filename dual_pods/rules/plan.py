@@ -399,11 +399,25 @@ class Plan:
         gone_at = math.inf if self.place.gone_since is None else self.place.gone_since + self.settings.node_gone_s
         if not server.ended and self.now < gone_at:
             self._look_at(gone_at)
+            if not server.leaving and (why := self._needless(server)):
+                self._do_anew(Order("delete-pod", server), "Needless", f"server pod {server.name} goes: {why}")
         elif not server.leaving:
             self._say(server, "Ended", server.why or "its containers have ended", warning=True)
             self._do(Order("delete-pod", server))
         elif server.held:
             self._do(Order("release", server))
+
+    def _needless(self, server: Server) -> str:
+        """Why it needn't stay; empty while it has to, be it for what still answers there."""
+        node, told = self.place.node, self.place.told.get(server.uid)
+        states = {seen.it.state for seen in self.view.instances if seen.server.uid == server.uid}
+        if node is None or self.bindings[server.uid] or self.ending or states & {State.AWAKE, State.DRAINING}:
+            return ""
+        if not node.usable:
+            return f"node {node.name} isn't the controller's any more"
+        is_empty = server.pool and told is not None and not told.instances
+        asked_for = self.settings.taint or self.view.live
+        return "it runs nothing, and no requester is there" if is_empty and not asked_for else ""
 
     # -- marks -----------------------------------------------------------------------------------------------------
 

@@ -499,12 +499,45 @@ def test_in_direct_mode_nothing_stays_that_no_requester_has() -> None:
     ],
 )
 def test_a_server_pod_that_has_ended_goes_and_nothing_of_it_before(server: Server, orders: list[str]) -> None:
-    plan = _plan(server, told=[])
+    plan = _plan(server, told=[], taint="t")
     assert [what for what, _ in _orders(plan)] == orders
     ended = ("Ended", "its containers have ended", True)
     assert _says(plan) == ([ended] if orders == ["delete-pod"] else [])
     if orders == ["delete-pod"]:
         assert _says(_plan(replace(server, why="Evicted"), told=[])) == [("Ended", "Evicted", True)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "told", "goes"),
+    [
+        ((POOL,), [_it("i")], True),
+        ((POOL,), [_it("i", State.LOADING)], True),
+        ((POOL,), [_it("i", State.DRAINING)], False),
+        ((POOL, REQUESTER), [_it()], True),
+        ((BOUND, REQUESTER), [_it()], False),
+        ((POOL,), None, True),
+        ((SINGLE,), [_it()], True),
+        ((replace(SINGLE, bindings={QWEN: "r"}), REQUESTER), [_it()], False),
+        ((replace(POOL, leaving=True),), [], False),
+    ],
+)
+def test_what_is_promised_to_none_goes_with_the_taint_of_its_node(
+    pods: tuple[Requester | Server, ...], told: list[Instance] | None, goes: bool
+) -> None:
+    plan = _plan(*pods, told=told, node=replace(NODE, usable=False), taint="t")
+    assert (("delete-pod", "") in _orders(plan)) == goes
+    says = f"server pod {pods[0].name} goes: node n isn't the controller's any more"
+    assert (("Needless", says, False) in _says(plan)) == goes
+    assert ("delete-pod", "") not in _orders(_plan(*pods, told=told, taint="t")), "it is the controller's"
+
+
+def test_a_pool_goes_that_nobody_asks_for_once_it_is_empty_and_has_said_so() -> None:
+    says = "server pod n-dual goes: it runs nothing, and no requester is there"
+    plan = _plan(POOL, told=[])
+    assert _orders(plan) == [("delete-pod", "")] and _says(plan) == [("Needless", says, False)]
+    unready = replace(REQUESTER, leaving=True, ready=True)
+    for pods, told in (((POOL,), None), ((POOL,), [_it("i")]), ((POOL, REQUESTER), []), ((POOL, unready), [])):
+        assert ("delete-pod", "") not in _orders(_plan(*pods, told=told))
 
 
 def test_what_was_on_a_node_that_has_gone_goes_after_a_minute() -> None:

@@ -443,6 +443,32 @@ def test_a_node_without_the_taint_gets_nothing() -> None:
     assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()
 
 
+def test_a_pool_goes_with_its_node_s_taint_once_none_is_bound_there_and_comes_back_with_it() -> None:
+    it = _settled(Mode.SWAP, {"old": GIB}, taint="t")
+    uid = it.request("a", "n", ("n-0",), "qwen", GIB)
+    it.run(it.now + 60)
+    it.feed(Node("uid-n", "n", True, False))
+    it.run(it.now + 60)
+    assert it.ready(uid) and it.awake_or_asleep("old"), "who is bound is served on"
+    it.leave(uid)
+    it.run(it.now + 60)
+    assert not it.servers()
+    it.feed(Node("uid-n", "n", True, True))
+    it.run(it.now + 60)
+    [pool] = it.servers()
+    assert pool.running, "it is asked for by the taint alone"
+
+
+def test_a_pool_that_no_taint_asks_for_goes_when_nothing_is_left_in_it_to_wake() -> None:
+    it = _settled(Mode.SWAP, {"old": GIB})
+    it.run(it.now + 600)
+    assert it.awake_or_asleep("old")
+    [pod] = [p for p in it.pods.values() if p.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    it.run(it.now + 60)
+    assert not it.servers()
+
+
 def test_two_requesters_that_were_given_one_accelerator_don_t_both_get_it() -> None:
     it = world(Mode.SWAP)
     first = it.request("a", "n", ("n-0",), "qwen")
