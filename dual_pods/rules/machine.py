@@ -18,7 +18,7 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
  9. An instance that is promised to none goes to sleep, or in `direct` its pod is deleted (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
-    so it keeps no place. (plan.py, here)
+    so it keeps no place. Where each instance has a pod, kubelet tries again, and says how often. (plan.py, here)
 11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes. One
     without a promise goes once its node isn't the controller's any more; a pool that nothing asks for, once it is
     empty. (plan.py, reading.py)
@@ -125,11 +125,14 @@ class Machine:
             self._sleeps(place, pod.accelerators, min(pod.asleep_since, now))
         if not pod.running:
             place.told.pop(pod.uid, None)
-        if pod.ended and not (isinstance(before, Server) and before.ended):
+        was = before if isinstance(before, Server) else replace(pod, ended=False)
+        ends = pod.ended and not was.ended
+        if ends:
             self._sleeps(place, pod.accelerators, now)
-            if not pod.leaving:
-                why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
-                self._failed(place, ("create", place.name, pod.name), why, now)
+        if (ends and not pod.leaving) or (not pod.pool and pod.restarts > was.restarts):
+            why = f"server pod {pod.name} has ended: {pod.why or was.why or 'it says no more'}"
+            self._failed(place, ("create", place.name, pod.name), why, now)
+            self.counts["failures"] += not pod.pool
         return [*touched, place.name]
 
     def _moved(self, uid: str, node: str) -> list[str]:
@@ -186,6 +189,8 @@ class Machine:
             for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
                 if it is not None and it.state is state:
                     place.tries.pop((what, event.uid, name), None)
+            if it is not None and it.state is State.AWAKE and not server.pool:
+                place.tries.pop(("create", place.name, server.name), None)
             if was is not None and it is not None and was.state is it.state:
                 continue
             for what in ("wake", "sleep", "delete", "launch"):

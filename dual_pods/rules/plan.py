@@ -307,6 +307,8 @@ class Plan:
         wake = Order("wake", server, instance)
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
+        if it.state is State.FAILED or self._failed_often(seen):
+            return self._again(requester, seen)
         if it.state in REST:
             known = self._tried(wake)
             asked = known.busy or (known.until > self.now and not known.why)  # and it may hold more already
@@ -318,8 +320,6 @@ class Plan:
             if it.state is State.ASLEEP:
                 phase, says = Phase.WAKING, f"{where} is waked for it"
             return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
-        if it.state is State.FAILED:
-            return self._again(requester, seen)
         if server.gated:
             if missing := self._who_is_hot(it.accelerators, instance):
                 return Phase.WAITING, missing
@@ -348,7 +348,8 @@ class Plan:
 
     def _again(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         """Rule 10: what failed is said, and tried again: waked at first, then made anew."""
-        sentence = f"instance {seen.it.id} failed: {seen.it.why or 'its server pod says no more'}"
+        why = self._failed_often(seen) or seen.it.why or "its server pod says no more"
+        sentence = f"instance {seen.it.id} failed: {why}"
         self._say(requester, "Failed", sentence, warning=True)
         wake = Order("wake", seen.server, seen.it.id)
         if seen.server.pool and self._tried(wake).failures < self.settings.tries:
@@ -356,6 +357,13 @@ class Plan:
         else:
             self._end(seen)
         return Phase.LAUNCHING, sentence
+
+    def _failed_often(self, seen: Seen) -> str:
+        """Why one in a pod of its own is made anew, rather than tried again; else empty."""
+        started = self.place.tries.get(("create", self.place.name, seen.server.name), _NONE)
+        waked = self._tried(Order("wake", seen.server, seen.it.id))
+        known = started if seen.server.restarts and started.failures > waked.failures else waked
+        return known.why if not seen.server.pool and known.failures >= self.settings.tries else ""
 
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         self.awake.add(requester.uid)
@@ -382,7 +390,8 @@ class Plan:
             return
         begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
-        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way or server.gated:
+        failed = it.state is State.FAILED or self._failed_often(seen)
+        if self.settings.mode is Mode.DIRECT or failed or in_the_way or server.gated:
             self._end(seen)
         elif it.state is State.AWAKE:
             order = Order("sleep", server, it.id)

@@ -390,6 +390,37 @@ def test_what_failed_is_tried_again_and_made_anew_at_last(why: str, says: str) -
     assert _orders(plan) == [("delete-pod", "")], "it has no other way to begin again"
 
 
+STARTED, WAKED = ("create", "n", "single"), ("wake", "s", QWEN)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize(
+    ("key", "failures", "why", "restarts", "state", "anew"),
+    [
+        (STARTED, 3, "oom", 1, State.LOADING, True),
+        (STARTED, 2, "oom", 1, State.LOADING, False),
+        (STARTED, 3, "oom", 0, State.LOADING, False),
+        (WAKED, 3, "oom", 0, State.ASLEEP, True),
+        (WAKED, 2, "oom", 0, State.ASLEEP, False),
+        (WAKED, 3, "", 0, State.ASLEEP, False),
+    ],
+)
+def test_one_in_a_pod_of_its_own_is_made_anew_when_it_failed_as_often_as_it_may(
+    key: Key, failures: int, why: str, restarts: int, state: State, anew: bool, bound: bool
+) -> None:
+    """A start by kubelet, or a wake; and a pod that was made since hasn't failed yet."""
+    server = replace(SINGLE, bindings={QWEN: "r"} if bound else {}, restarts=restarts)
+    told, tries = [_it(state=state, why="it doesn't listen yet")], {key: Try(False, failures, 0.0, why)}
+    pods = (REQUESTER, server) if bound else (server,)
+    plan = _plan(*pods, told=told, memory=None, mode=Mode.SLEEP, tries=tries)
+    assert (("delete-pod", "") in _orders(plan)) == anew
+    if bound and anew:
+        assert _waits(plan, Phase.LAUNCHING, f"instance {QWEN} failed: oom")
+        assert ("Failed", f"instance {QWEN} failed: oom", True) in _says(plan)
+    pool = _plan(REQUESTER, replace(BOUND, restarts=1), told=told, tries={("wake", "p", QWEN): Try(False, 3, 0.0, "x")})
+    assert ("delete-pod", "") not in _orders(pool), "it starts its instances itself"
+
+
 # -- ready, and unready ------------------------------------------------------------------------------------------------
 
 

@@ -550,6 +550,22 @@ def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None
     it.quiet()
 
 
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
+def test_bug_444_a_pod_whose_engine_never_comes_up_is_made_anew_as_well(mode: Mode) -> None:
+    it = world(mode, tries=2)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    while not it.servers():
+        it.run(it.now + 0.1)
+    [first] = it.servers()
+    for _ in range(2):
+        it.run(it.now + 3)
+        assert not it.ready(uid) and [s.uid for s in it.servers()] == [first.uid]
+        it.restart_server(first.uid, after_s=0.5)
+    it.run(it.now + 60)
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [first.uid]
+    assert any(reason == "Failed" and "failed: server pod" in says for reason, says in it.said)
+
+
 def test_bug_585_what_failed_keeps_no_place() -> None:
     it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
     uid = it.request("a", "n", ("n-0",), "qwen")
