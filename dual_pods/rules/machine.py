@@ -39,7 +39,7 @@ from dual_pods.rules.plan import Phase, Plan
 from pool.entries import State
 
 GONE_MOST = 10_000
-QUICK_S = 0.05
+QUICK_S, QUERY_S = 0.05, 1.0
 _OVER_WHEN_ANSWERED = ("query", "relay", "mark")
 
 
@@ -162,8 +162,7 @@ class Machine:
 
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
-        for known in (place.requesters, place.servers, place.told, place.accelerators, place.queried, place.relayed,
-                      self.waits):  # fmt: skip
+        for known in (place.requesters, place.servers, place.told, place.accelerators, place.relayed, self.waits):
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
             del place.tries[key]
@@ -217,14 +216,14 @@ class Machine:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
         key, effect = e.key(event.effect), event.effect
         place = self._of(key[1]) or self.places.get(key[1])
-        if place is None or key not in place.tries:
-            return []  # it is about a pod that has gone
+        if place is None or key not in place.tries or not place.tries[key].busy:
+            return []  # it is about a pod that has gone, or what became of it has been seen already
         if event.error:
             self._failed(place, key, event.error, now)
         elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
             del place.tries[key]
-            if isinstance(effect, e.Query):
-                place.accelerators[key[1]], place.queried[key[1]] = event.accelerators, now
+            if isinstance(effect, e.Query):  # and what it says of memory may be asked for again in a moment
+                place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
         else:

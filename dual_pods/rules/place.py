@@ -86,8 +86,6 @@ class Place:
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
     unmeasured: str = ""
     """Why the last answer had no figures."""
-    queried: dict[str, float] = field(default_factory=dict)
-    """When a requester has said last what it has."""
     slept: dict[str, float] = field(default_factory=dict)
     """When an instance on an accelerator last went to sleep, or went."""
     tries: dict[Key, Try] = field(default_factory=dict)

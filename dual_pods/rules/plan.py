@@ -20,7 +20,6 @@ from sidecar.terminal.formatting import size
 
 _NONE = Try(busy=False)
 _QUERIES = 8
-_QUERY_S = 1.0
 
 
 class Phase(enum.Enum):
@@ -47,8 +46,6 @@ class Plan:
         """As they are to be."""
         self.ending: set[str] = set()
         """Instances whose requesters are being told that they aren't ready any more."""
-        self.awake: set[str] = set()
-        """Requesters whose instances are awake, whether they have been told so or only read their annotations."""
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
@@ -69,7 +66,10 @@ class Plan:
             self._rest(seen)
         for server in place.servers.values():
             self._keep(server)
-        self._mark()
+        for requester in self.view.live:
+            self._mark_requester(requester)
+        for server in self.view.running:
+            self._mark_server(server)
 
     # -- doing -----------------------------------------------------------------------------------------------------
 
@@ -198,11 +198,6 @@ class Plan:
         why = f" ({why})" if why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
 
-    def _end(self, seen: Seen) -> str:
-        """Why that failed when it was tried last; empty if it didn't."""
-        self._do(_deletion(seen))
-        return self._tried(_deletion(seen)).why
-
     def _make_room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
         Raises BadPatch where there can never be enough.
@@ -243,7 +238,10 @@ class Plan:
             used, at = place.used.get(name, (0, -math.inf))
             due = place.slept.get(name, -math.inf) + settings.measured_after_s
             if name not in place.used or at < due:
-                self._query_again(query, due)
+                if due > self.now:
+                    self._look_at(due)
+                else:  # where there is no Prometheus, a requester says it with its accelerators
+                    self._do(query)
                 since = " since an instance there went to sleep" if name in place.used else " yet"
                 why = self._tried(query).why or place.unmeasured
                 return f"the memory in use on {name} hasn't been measured{since}: {why}".removesuffix(": ")
@@ -254,17 +252,9 @@ class Plan:
         if going is None and seen is not None and not seen.bound:
             going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
-            self._query_again(query, -math.inf)
+            self._do(query)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
         return self._evict(going)
-
-    def _query_again(self, query: Query, due: float) -> None:
-        """Where there is no Prometheus, the memory in use is what a requester says with its accelerators."""
-        again = max(due, self.place.queried.get(query.requester.uid, -math.inf) + _QUERY_S)
-        if again > self.now:
-            self._look_at(again)
-        else:
-            self._do(query)
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
@@ -355,7 +345,7 @@ class Plan:
         if seen.server.pool and self._tried(wake).failures < self.settings.tries:
             self._do(wake)
         else:
-            self._end(seen)
+            self._do(_deletion(seen))
         return Phase.LAUNCHING, sentence
 
     def _failed_often(self, seen: Seen) -> str:
@@ -366,7 +356,6 @@ class Plan:
         return known.why if not seen.server.pool and known.failures >= self.settings.tries else ""
 
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
-        self.awake.add(requester.uid)
         server, it = seen.server, seen.it
         host = f"[{server.ip}]" if ":" in server.ip else server.ip
         if server.pool:
@@ -392,7 +381,7 @@ class Plan:
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
         failed = it.state is State.FAILED or self._failed_often(seen)
         if self.settings.mode is Mode.DIRECT or failed or in_the_way or server.gated:
-            self._end(seen)
+            self._do(_deletion(seen))
         elif it.state is State.AWAKE:
             order = Order("sleep", server, it.id)
             if self._tried(order).failures < self.settings.tries:
@@ -430,23 +419,16 @@ class Plan:
 
     # -- marks -----------------------------------------------------------------------------------------------------
 
-    def _mark(self) -> None:
-        """Rules 4 and 12."""
-        for requester in self.place.requesters.values():
-            if not requester.leaving:
-                self._mark_requester(requester)
-        for server in self.view.running:
-            self._mark_server(server)
-
     def _mark_requester(self, requester: Requester) -> None:
         server, instance = self.view.bound.get(requester.uid, (None, None))
-        phase, sentence = self.waits.get(requester.uid, (Phase.STARTING, ""))
+        phase, sentence = self.waits[requester.uid]
         status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
         annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
-            annotations[names.OLD_ADDRESS] = server.ip if server and requester.uid in self.awake else None
+            seen = self.view.find(instance or "")
+            annotations[names.OLD_ADDRESS] = seen.server.ip if seen and seen.it.state is State.AWAKE else None
         self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
 
     def _mark_server(self, server: Server) -> None:
@@ -465,10 +447,10 @@ class Plan:
         self._mark_pod(server, labels, annotations)
 
     def _mark_pod(self, pod: Pod, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
-        new_labels = {key: value for key, value in labels.items() if pod.marks.get(key) != value}
-        new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
-        if new_labels or new:
-            self._do(Mark(pod, new_labels, new))
+        """Rules 4 and 12."""
+        new = [{key: v for key, v in said.items() if pod.marks.get(key) != v} for said in (labels, annotations)]
+        if any(new):
+            self._do(Mark(pod, *new))
 
 
 def _deletion(seen: Seen) -> Order:

@@ -40,7 +40,6 @@ def _plan(
     used: dict[str, tuple[int, float]] | None = None,
     relayed: dict[str, tuple[Target | None, int]] | None = None,
     slept: dict[str, float] | None = None,
-    queried: float = -100.0,
     unmeasured: str = "",
     **settings: Any,
 ) -> Plan:
@@ -49,7 +48,6 @@ def _plan(
     for pod in pods:
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
-            place.queried[pod.uid] = queried
             place.accelerators |= {pod.uid: has} if has else {}
         else:
             place.servers[pod.uid] = pod
@@ -239,7 +237,7 @@ def test_without_a_ledger_it_is_waited_for_a_figure_that_is_newer_than_the_last_
     assert _waits(plan, Phase.WAITING, "hasn't been measured since an instance there went to sleep")
     assert not _of(plan, Query) and plan.look_at == 30.0, "it would be too early"
     assert _of(_plan(REQUESTER, now=30.0, **old), Query)
-    plan = _plan(REQUESTER, now=30.5, queried=30.0, **old)
+    plan = _plan(REQUESTER, now=30.5, tries={("query", "r"): Try(False, 0, 31.0)}, **old)
     assert not _of(plan, Query) and plan.look_at == 31.0, "it has just said it"
 
 
