@@ -57,7 +57,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
                help="what instances that sleep may hold of each accelerator when another is launched")  # fmt: skip
     it.setting("--prometheus", default="", metavar="URL", help="where accelerators' memory is read without a ledger")
     it.setting("--measured-after-s", default="20", parse=seconds_or_zero, metavar="S",
-               help="and how late it may be: a figure counts from so long after the last sleep")  # fmt: skip
+               help="and how late that may be: a figure counts from so long after the last sleep")  # fmt: skip
     it.setting("--ready-within-s", default="600", parse=seconds, metavar="S", help="a requester that isn't Ready by "
                "then gets a warning that says why")  # fmt: skip
     it.setting("--tries", default="3", parse=count, metavar="N", help="an instance that fails so often is made anew")
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(
         mode=mode,
         sleepers_bytes=options.sleepers,
-        measured_after_s=options.measured_after_s,
+        measured_after_s=options.measured_after_s if options.prometheus else 0.0,
         bound_s=options.ready_within_s,
         tries=options.tries,
         template=template,

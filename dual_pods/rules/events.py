@@ -35,6 +35,8 @@ class Measured(NamedTuple):
     node: str
     used: Mapping[str, int]
     at: float
+    why: str = ""
+    """Why there are none."""
 
 
 class Look(NamedTuple):

@@ -56,12 +56,13 @@ class Pod:
     version: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
     """Labels and annotations of ours that it has."""
+    restarts: int = 0
+    """How often kubelet has started its container again."""
 
 
 @dataclass(frozen=True)
 class Requester(Pod):
     ready: bool = False
-    restarts: int = 0
     ask: Ask | None = None
     wrong: str = ""
     """Why it can't be served, whatever happens: what is wrong with its annotations."""

@@ -14,13 +14,14 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  6. Before a launch, sleepers go until those that stay hold no more of each accelerator than they may: those that cover
     what is short, with the least collateral, used longest ago. (plan.py, victims.py)
  7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
-    still missing is waited for, and named. (plan.py)
+    still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
  9. An instance that is promised to none goes to sleep, or in `direct` its pod is deleted (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
-    so it keeps no place. (plan.py, here)
-11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes
-    (plan.py, reading.py).
+    so it keeps no place. Where each instance has a pod, kubelet tries again, and says how often. (plan.py, here)
+11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes. One
+    without a promise goes once its node isn't the controller's any more; a pool that nothing asks for, once it is
+    empty. (plan.py, reading.py)
 12. What people and other programs see of it (labels, annotations, Events) follows from what is known (plan.py).
 13. What can't be understood is refused with a sentence on the pod, and makes nothing (reading.py, building.py).
 """
@@ -38,7 +39,7 @@ from dual_pods.rules.plan import Phase, Plan
 from pool.entries import State
 
 GONE_MOST = 10_000
-QUICK_S = 0.05
+QUICK_S, QUERY_S = 0.05, 1.0
 _OVER_WHEN_ANSWERED = ("query", "relay", "mark")
 
 
@@ -124,11 +125,14 @@ class Machine:
             self._sleeps(place, pod.accelerators, min(pod.asleep_since, now))
         if not pod.running:
             place.told.pop(pod.uid, None)
-        if pod.ended and not (isinstance(before, Server) and before.ended):
+        was = before if isinstance(before, Server) else replace(pod, ended=False)
+        ends = pod.ended and not was.ended
+        if ends:
             self._sleeps(place, pod.accelerators, now)
-            if not pod.leaving:
-                why = f"server pod {pod.name} has ended: {pod.why or 'it says no more'}"
-                self._failed(place, ("create", place.name, pod.name), why, now)
+        if (ends and not pod.leaving) or (not pod.pool and pod.restarts > was.restarts):
+            why = f"server pod {pod.name} has ended: {pod.why or was.why or 'it says no more'}"
+            self._failed(place, ("create", place.name, pod.name), why, now)
+            self.counts["failures"] += not pod.pool
         return [*touched, place.name]
 
     def _moved(self, uid: str, node: str) -> list[str]:
@@ -158,8 +162,7 @@ class Machine:
 
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
-        for known in (place.requesters, place.servers, place.told, place.accelerators, place.queried, place.relayed,
-                      self.waits):  # fmt: skip
+        for known in (place.requesters, place.servers, place.told, place.accelerators, place.relayed, self.waits):
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
             del place.tries[key]
@@ -185,6 +188,8 @@ class Machine:
             for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
                 if it is not None and it.state is state:
                     place.tries.pop((what, event.uid, name), None)
+            if it is not None and it.state is State.AWAKE and not server.pool:
+                place.tries.pop(("create", place.name, server.name), None)
             if was is not None and it is not None and was.state is it.state:
                 continue
             for what in ("wake", "sleep", "delete", "launch"):
@@ -200,7 +205,9 @@ class Machine:
         place.slept |= {name: max(at, place.slept.get(name, at)) for name in accelerators}
 
     def _measured(self, event: e.Measured, now: float) -> list[str]:
-        self.place(event.node).used |= {name: (count, event.at) for name, count in event.used.items()}
+        place = self.place(event.node)
+        place.used |= {name: (count, event.at) for name, count in event.used.items()}
+        place.unmeasured = event.why
         return [event.node]
 
     # -- what became of effects ------------------------------------------------------------------------------------
@@ -209,14 +216,14 @@ class Machine:
         """Rule 10. What was taken is waited for; what wasn't is tried again after a pause."""
         key, effect = e.key(event.effect), event.effect
         place = self._of(key[1]) or self.places.get(key[1])
-        if place is None or key not in place.tries:
-            return []  # it is about a pod that has gone
+        if place is None or key not in place.tries or not place.tries[key].busy:
+            return []  # it is about a pod that has gone, or what became of it has been seen already
         if event.error:
             self._failed(place, key, event.error, now)
         elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
             del place.tries[key]
-            if isinstance(effect, e.Query):
-                place.accelerators[key[1]], place.queried[key[1]] = event.accelerators, now
+            if isinstance(effect, e.Query):  # and what it says of memory may be asked for again in a moment
+                place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
         else:

@@ -84,8 +84,8 @@ class Place:
     """What a requester was told last, and after how many restarts. Not there: not told by this controller."""
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
-    queried: dict[str, float] = field(default_factory=dict)
-    """When a requester has said last what it has."""
+    unmeasured: str = ""
+    """Why the last answer had no figures."""
     slept: dict[str, float] = field(default_factory=dict)
     """When an instance on an accelerator last went to sleep, or went."""
     tries: dict[Key, Try] = field(default_factory=dict)

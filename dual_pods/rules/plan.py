@@ -20,7 +20,6 @@ from sidecar.terminal.formatting import size
 
 _NONE = Try(busy=False)
 _QUERIES = 8
-_QUERY_S = 1.0
 
 
 class Phase(enum.Enum):
@@ -47,8 +46,6 @@ class Plan:
         """As they are to be."""
         self.ending: set[str] = set()
         """Instances whose requesters are being told that they aren't ready any more."""
-        self.awake: set[str] = set()
-        """Requesters whose instances are awake, whether they have been told so or only read their annotations."""
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
@@ -69,7 +66,10 @@ class Plan:
             self._rest(seen)
         for server in place.servers.values():
             self._keep(server)
-        self._mark()
+        for requester in self.view.live:
+            self._mark_requester(requester)
+        for server in self.view.running:
+            self._mark_server(server)
 
     # -- doing -----------------------------------------------------------------------------------------------------
 
@@ -198,11 +198,6 @@ class Plan:
         why = f" ({why})" if why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
 
-    def _end(self, seen: Seen) -> str:
-        """Why that failed when it was tried last; empty if it didn't."""
-        self._do(_deletion(seen))
-        return self._tried(_deletion(seen)).why
-
     def _make_room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
         Raises BadPatch where there can never be enough.
@@ -233,33 +228,33 @@ class Plan:
         return self._evict(going)
 
     def _measured_room(self, requester: Requester, seen: Seen | None) -> str:
-        """Rule 6 where there is no ledger: the specification's. One cover at a time, and only by figures that are newer
-        than the last sleep."""
-        place, settings = self.place, self.settings
-        if seen is not None or settings.sleepers_bytes is None or settings.mode is Mode.DIRECT:
+        """Rules 6 and 7 where there is no ledger: the specification's. One cover at a time, and only by figures that
+        are newer than the last sleep. Its own instance goes last, and never while it may be waking."""
+        place, settings, query = self.place, self.settings, Query(requester)
+        if settings.sleepers_bytes is None or settings.mode is Mode.DIRECT:
             return ""
         over = []
         for name in place.accelerators[requester.uid]:
             used, at = place.used.get(name, (0, -math.inf))
             due = place.slept.get(name, -math.inf) + settings.measured_after_s
             if name not in place.used or at < due:
-                self._query_again(requester, due)
+                if due > self.now:
+                    self._look_at(due)
+                else:  # where there is no Prometheus, a requester says it with its accelerators
+                    self._do(query)
                 since = " since an instance there went to sleep" if name in place.used else " yet"
-                return f"the memory in use on {name} hasn't been measured{since}"
+                why = self._tried(query).why or place.unmeasured
+                return f"the memory in use on {name} hasn't been measured{since}: {why}".removesuffix(": ")
             if used > settings.sleepers_bytes:
                 over.append(name)
-        going = victims.cover(self.view.sleepers(self.view.wished(requester.uid)), frozenset(over))
+        others = self.view.sleepers(self.view.wished(requester.uid))
+        going = victims.cover(others, frozenset(over))
+        if going is None and seen is not None and not seen.bound:
+            going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
+            self._do(query)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
         return self._evict(going)
-
-    def _query_again(self, requester: Requester, due: float) -> None:
-        """Where there is no Prometheus, the memory in use is what a requester says with its accelerators."""
-        again = max(due, self.place.queried.get(requester.uid, -math.inf) + _QUERY_S)
-        if again > self.now:
-            self._look_at(again)
-        else:
-            self._do(Query(requester))
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
@@ -302,15 +297,19 @@ class Plan:
         wake = Order("wake", server, instance)
         if it.state is State.AWAKE:
             return self._relay(requester, seen)
+        if it.state is State.FAILED or self._failed_often(seen):
+            return self._again(requester, seen)
         if it.state in REST:
-            if missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen):
+            known = self._tried(wake)
+            asked = known.busy or (known.until > self.now and not known.why)  # and it may hold more already
+            if not asked and (
+                missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen)
+            ):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:
                 phase, says = Phase.WAKING, f"{where} is waked for it"
             return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
-        if it.state is State.FAILED:
-            return self._again(requester, seen)
         if server.gated:
             if missing := self._who_is_hot(it.accelerators, instance):
                 return Phase.WAITING, missing
@@ -339,17 +338,24 @@ class Plan:
 
     def _again(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
         """Rule 10: what failed is said, and tried again: waked at first, then made anew."""
-        sentence = f"instance {seen.it.id} failed: {seen.it.why or 'its server pod says no more'}"
+        why = self._failed_often(seen) or seen.it.why or "its server pod says no more"
+        sentence = f"instance {seen.it.id} failed: {why}"
         self._say(requester, "Failed", sentence, warning=True)
         wake = Order("wake", seen.server, seen.it.id)
         if seen.server.pool and self._tried(wake).failures < self.settings.tries:
             self._do(wake)
         else:
-            self._end(seen)
+            self._do(_deletion(seen))
         return Phase.LAUNCHING, sentence
 
+    def _failed_often(self, seen: Seen) -> str:
+        """Why one in a pod of its own is made anew, rather than tried again; else empty."""
+        started = self.place.tries.get(("create", self.place.name, seen.server.name), _NONE)
+        waked = self._tried(Order("wake", seen.server, seen.it.id))
+        known = started if seen.server.restarts and started.failures > waked.failures else waked
+        return known.why if not seen.server.pool and known.failures >= self.settings.tries else ""
+
     def _relay(self, requester: Requester, seen: Seen) -> tuple[Phase, str]:
-        self.awake.add(requester.uid)
         server, it = seen.server, seen.it
         host = f"[{server.ip}]" if ":" in server.ip else server.ip
         if server.pool:
@@ -373,8 +379,9 @@ class Plan:
             return
         begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
-        if self.settings.mode is Mode.DIRECT or it.state is State.FAILED or in_the_way or server.gated:
-            self._end(seen)
+        failed = it.state is State.FAILED or self._failed_often(seen)
+        if self.settings.mode is Mode.DIRECT or failed or in_the_way or server.gated:
+            self._do(_deletion(seen))
         elif it.state is State.AWAKE:
             order = Order("sleep", server, it.id)
             if self._tried(order).failures < self.settings.tries:
@@ -390,31 +397,38 @@ class Plan:
         gone_at = math.inf if self.place.gone_since is None else self.place.gone_since + self.settings.node_gone_s
         if not server.ended and self.now < gone_at:
             self._look_at(gone_at)
+            if not server.leaving and (why := self._needless(server)):
+                self._do_anew(Order("delete-pod", server), "Needless", f"server pod {server.name} goes: {why}")
         elif not server.leaving:
             self._say(server, "Ended", server.why or "its containers have ended", warning=True)
             self._do(Order("delete-pod", server))
         elif server.held:
             self._do(Order("release", server))
 
-    # -- marks -----------------------------------------------------------------------------------------------------
+    def _needless(self, server: Server) -> str:
+        """Why it needn't stay; empty while it has to, be it for what still answers there."""
+        node, told = self.place.node, self.place.told.get(server.uid)
+        states = {seen.it.state for seen in self.view.instances if seen.server.uid == server.uid}
+        if node is None or self.bindings[server.uid] or self.ending or states & {State.AWAKE, State.DRAINING}:
+            return ""
+        if not node.usable:
+            return f"node {node.name} isn't the controller's any more"
+        is_empty = server.pool and told is not None and not told.instances
+        asked_for = self.settings.taint or self.view.live
+        return "it runs nothing, and no requester is there" if is_empty and not asked_for else ""
 
-    def _mark(self) -> None:
-        """Rules 4 and 12."""
-        for requester in self.place.requesters.values():
-            if not requester.leaving:
-                self._mark_requester(requester)
-        for server in self.view.running:
-            self._mark_server(server)
+    # -- marks -----------------------------------------------------------------------------------------------------
 
     def _mark_requester(self, requester: Requester) -> None:
         server, instance = self.view.bound.get(requester.uid, (None, None))
-        phase, sentence = self.waits.get(requester.uid, (Phase.STARTING, ""))
+        phase, sentence = self.waits[requester.uid]
         status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
         annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
-            annotations[names.OLD_ADDRESS] = server.ip if server and requester.uid in self.awake else None
+            seen = self.view.find(instance or "")
+            annotations[names.OLD_ADDRESS] = seen.server.ip if seen and seen.it.state is State.AWAKE else None
         self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
 
     def _mark_server(self, server: Server) -> None:
@@ -433,10 +447,10 @@ class Plan:
         self._mark_pod(server, labels, annotations)
 
     def _mark_pod(self, pod: Pod, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
-        new_labels = {key: value for key, value in labels.items() if pod.marks.get(key) != value}
-        new = {key: value for key, value in annotations.items() if pod.marks.get(key) != value}
-        if new_labels or new:
-            self._do(Mark(pod, new_labels, new))
+        """Rules 4 and 12."""
+        new = [{key: v for key, v in said.items() if pod.marks.get(key) != v} for said in (labels, annotations)]
+        if any(new):
+            self._do(Mark(pod, *new))
 
 
 def _deletion(seen: Seen) -> Order:

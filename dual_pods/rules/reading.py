@@ -46,7 +46,13 @@ def _of_any(pod: Object) -> dict[str, Any]:
     both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
     marks = {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
     its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
-    return {**its, "ip": status.get("podIP") or "", "marks": marks}
+    restarts = sum(c.get("restartCount", 0) for c in _engine(status))
+    return {**its, "ip": status.get("podIP") or "", "marks": marks, "restarts": restarts}
+
+
+def _engine(status: Object) -> list[Object]:
+    """What kubelet says of the container that it is all about."""
+    return [c for c in status.get("containerStatuses") or () if c.get("name") == names.CONTAINER]
 
 
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
@@ -54,7 +60,6 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     annotations = meta["annotations"]
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
-    states = [c for c in status.get("containerStatuses") or () if c["name"] == names.CONTAINER]
     placed = _condition(status, "PodScheduled")
     wanted, wrong, port = None, "", names.ADMIN_PORT
     try:
@@ -71,10 +76,9 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     return Requester(
         **_of_any(pod),
         node=spec.get("nodeName") or "",
-        running=any("running" in (state.get("state") or {}) for state in states),
+        running=any("running" in (c.get("state") or {}) for c in _engine(status)),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
         ready=_condition(status, "Ready").get("status") == "True",
-        restarts=sum(state.get("restartCount", 0) for state in states),
         ask=wanted,
         wrong=wrong,
         admin_port=port,

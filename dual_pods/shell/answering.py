@@ -25,7 +25,7 @@ def show(reply: Reply, value: object, status: int = 200) -> None:
 
 
 def refuse(reply: Reply, status: int, why: str) -> None:
-    show(reply, {"error": why}, status)
+    reply.send(status, _error(why), _JSON)
 
 
 async def serve(address: tuple[str, int], gets: Mapping[str, Get], posts: Mapping[str, Post]) -> HttpServer:
@@ -45,10 +45,10 @@ async def serve(address: tuple[str, int], gets: Mapping[str, Get], posts: Mappin
             gets[request.path](reply)
 
     listener = tcp.listen(*address)
-    server = HttpServer(asyncio.get_running_loop(), handle, _refusal, _LIMITS, let_in)
+    server = HttpServer(asyncio.get_running_loop(), handle, lambda _, why: _error(why), _LIMITS, let_in)
     await server.listen(listener)
     return server
 
 
-def _refusal(_: int, why: str) -> bytes:
+def _error(why: str) -> bytes:
     return msgspec.json.encode({"error": why}) + b"\n"

@@ -210,12 +210,14 @@ class Work:
 
     async def _measure(self, prometheus: Prometheus) -> None:
         while True:
+            at = self.now()
             try:
-                at = self.now()
                 for node, used in (await prometheus.used()).items():
                     self.tell(e.Measured(node, used, at))
             except Failed as error:
                 self.log.warning("prometheus", why=str(error))
+                for node in list(self.machine.places):
+                    self.tell(e.Measured(node, {}, at, str(error)))
             await asyncio.sleep(prometheus.every_s)
 
     # -- effects ---------------------------------------------------------------------------------------------------
@@ -235,9 +237,12 @@ class Work:
     async def _query(self, effect: e.Query) -> tuple[str, ...]:
         found = await self.servers.accelerators(effect.requester)
         if self.options.settings.mode is not Mode.DIRECT and self.options.prometheus is None:
-            with contextlib.suppress(*FAILS):
+            at, used, why = self.now(), dict[str, int](), ""
+            try:
                 used = await self.servers.memory(effect.requester)
-                self.tell(e.Measured(effect.requester.node, used, self.now()))
+            except FAILS as error:
+                why = str(error)
+            self.tell(e.Measured(effect.requester.node, used, at, why))
         return found
 
     async def _write(self, method: str, path: str, body: Object, content_type: str = "application/json") -> Object:

@@ -42,10 +42,9 @@ class Pages:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         work = self._controller.work
-        for by, seconds in work.ready_s if work is not None else ():
+        while work is not None and work.ready_s:
+            by, seconds = work.ready_s.pop()
             self._ready_s.labels(by).observe(seconds)
-        if work is not None:
-            work.ready_s.clear()
         reply.send(200, generate_latest(self._registry), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
     def collect(self) -> Iterator[Any]:
@@ -53,9 +52,8 @@ class Pages:
 
         controller, work = self._controller, self._controller.work
         yield GaugeMetricFamily("dual_pods_leader", "1 while this controller leads", value=float(work is not None))
-        requests = CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server")
-        requests.add_metric([], float(controller.kube.requests))
-        yield requests
+        requests = float(controller.kube.requests)
+        yield CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server", value=requests)
         waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])
         phases = [phase for phase, _ in work.machine.waits.values()] if work is not None else []
         for phase in Phase:

@@ -114,9 +114,8 @@ class Servers:
         except Unanswered as error:
             refused = isinstance(error.__context__, ConnectionRefusedError)
             return replace(it, why="it doesn't listen yet") if refused else None
-        return (
-            replace(it, state=State.AWAKE) if answer.status == 200 else replace(it, why=f"{path} says {answer.status}")
-        )
+        is_well = answer.status == 200
+        return replace(it, state=State.AWAKE) if is_well else replace(it, why=f"{path} says {answer.status}")
 
     # -- asking and telling ----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import sys
 import time
 
 from dual_pods.rules.events import Tells
-from dual_pods.rules.facts import Requester, Server
+from dual_pods.rules.facts import Node, Requester, Server
 from dual_pods.rules.place import Mode, Settings
 from pool.entries import State
 from tests.dual_pods.world import GIB, Chances, Violation, World
@@ -52,7 +52,7 @@ def _depart(it: World, busy: dict[str, str]) -> None:
 
 
 def _fault(it: World) -> None:
-    kind = it.random.randrange(6)
+    kind = it.random.randrange(7)
     servers = [p for p in it.pods.values() if isinstance(p.fact, Server) and p.fact.running]
     if kind == 0:
         it.restart()
@@ -67,6 +67,10 @@ def _fault(it: World) -> None:
         it.restart_server(it.random.choice(servers).fact.uid, it.random.uniform(0.1, 5))
     elif kind == 4:
         it.cut_watches(it.random.uniform(0.5, 30))
+    elif kind == 5:
+        name = it.random.choice(sorted(it.nodes))
+        it.feed(Node(f"uid-{name}", name, True, False))  # its taint is taken off for a while
+        it.later(it.random.uniform(1, 30), lambda: it.feed(Node(f"uid-{name}", name, True, True)))
     elif servers:
         pod = it.random.choice(servers)
         it.feed(Tells(pod.fact.uid, None))
@@ -79,7 +83,8 @@ def schedule(seed: int) -> World:
     mode = draw.choice(list(Mode))
     nodes = {f"n{number}": draw.choice([1, 2, 4]) for number in range(draw.choice([1, 2, 3]))}
     chances = Chances(*(draw.choice([0, 0, 20, 100]) for _ in range(7)))
-    settings = Settings(mode=mode, sleepers_bytes=draw.choice([None, 0, 4 * GIB, 30 * GIB]), bound_s=60, tries=2)
+    most, taint = draw.choice([None, 0, 4 * GIB, 30 * GIB]), draw.choice(["", "t"])
+    settings = Settings(mode=mode, sleepers_bytes=most, bound_s=60, tries=2, taint=taint)
     it = World(settings, nodes, seed, chances)
     it.start()
     busy: dict[str, str] = {}

@@ -168,6 +168,38 @@ def test_while_the_api_server_is_away_those_that_are_served_are_served_on(it: Cl
     assert controller.poll() is None
 
 
+@pytest.mark.parametrize(("lease_s", "is_kept"), [("1", False), ("60", True)])
+def test_an_api_server_that_comes_back_with_another_history_disturbs_nothing_that_is_bound(
+    it: Cluster, lease_s: str, is_kept: bool
+) -> None:
+    """Meanwhile one requester has gone, another one has come, and no watch can tell of either."""
+    port = _free_port()
+    it.controller("--lease-s", lease_s, "--listen", f"127.0.0.1:{port}")
+    it.request("a")
+    it.request("b", serves="llama")
+    it.until_ready("a", "b")
+    log, (_, token) = it.directory / "controller-0.log", _leader(it)
+    it.kubelets = False
+    it.server.away()
+    if is_kept:
+        until(lambda: log.read_text().count("watch_ended") > 5, "it has tried for a while to follow again")
+    else:
+        until(lambda: not json.loads(_get(port, "/dual-pods"))["leads"], "it leads no more")
+    it.delete("b", gracePeriodSeconds="0")
+    it.request("c", serves="llama")
+    it.server.call(it.server.api.store.forget_events)
+    it.server.back()
+    it.kubelets = True
+    it.until_ready("a", "c")
+    assert it.pod("c")["metadata"]["annotations"][names.ACCELERATORS] == "GPU-1"
+    assert (_leader(it)[1] == token) is is_kept
+    assert ("too old resource version" in log.read_text()) is is_kept, "a new leader begins with a list"
+    until(lambda: it.states() == ["awake", "awake"], "the one that has gone left its instance to the next")
+    since_ready = (it.directory / "a.log").read_text().partition(" ready ")[2]
+    assert since_ready and " unready " not in since_ready and " ready " not in since_ready
+    assert max(it.misbehave()["most_awake"].values()) <= 1
+
+
 def test_watches_that_are_cut_and_histories_that_are_forgotten_lose_nothing(it: Cluster) -> None:
     it.controller()
     stop = threading.Event()
@@ -336,6 +368,10 @@ def test_a_pod_of_the_same_name_is_another_requester(it: Cluster) -> None:
     assert it.servers()[0]["metadata"]["annotations"][names.BINDINGS].count(second) == 1
 
 
+_OF_A_SERVER = names.BINDINGS, names.ACCELERATORS, names.ASLEEP_SINCE
+"""What a new controller reads there, the last two of a pod with one instance."""
+
+
 def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None:
     it.controller()
     it.request("a")
@@ -344,10 +380,12 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")]
     for patch in (
         *({"metadata": {"annotations": {name: "9999"}}} for name in (*wishes, names.MODEL)),
+        *({"metadata": {"annotations": {name: "1.0"}}} for name in _OF_A_SERVER),
         {"metadata": {"labels": {names.DUAL: None}}},
         {"metadata": {"labels": {names.INSTANCE: "i1"}}},
     ):
-        for path in (f"{PODS}/a", f"{PODS}/a/status"):
+        bound = f"{PODS}/a", f"{PODS}/{it.servers()[0]['metadata']['name']}"
+        for path in (*bound, *(f"{pod}/status" for pod in bound)):
             assert it.server.ask("PATCH", path, patch, content_type=merge)["code"] == 422, (path, patch)
     assert (
         it.server.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}}, content_type=merge)["kind"] == "Pod"

@@ -1,6 +1,7 @@
 """The controller's shell, in this process: faults of its own, and what it asks the API server."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from dual_pods.rules import names, reading
 from dual_pods.rules.facts import Requester
-from dual_pods.rules.place import Settings
+from dual_pods.rules.place import Mode, Settings
 from dual_pods.shell.controller import Controller, Options
+from dual_pods.shell.prometheus import Prometheus
 from dual_pods.shell.servers import Servers
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
@@ -44,6 +46,9 @@ def _server(port: int) -> Object:
     return _pod(port, {names.SERVER: "pool"}, {})
 
 
+OPTIONS = Options("ns", Settings())
+
+
 class Kube:
     """An API server that has some pods on one node, and takes everything."""
 
@@ -70,7 +75,7 @@ class Lease:
         await asyncio.Event().wait()
 
 
-def _run(pods: Callable[[int], list[Object]]) -> None:
+def _run(pods: Callable[[int], list[Object]], options: Callable[[int], Options] = lambda port: OPTIONS) -> None:
     """A controller of pods at a port where all that is asked is answered, until it ends."""
 
     def handle(request: Request, reply: Reply) -> None:
@@ -80,10 +85,11 @@ def _run(pods: Callable[[int], list[Object]]) -> None:
         listener = tcp.listen(IP, 0)
         http = HttpServer(asyncio.get_running_loop(), handle, lambda status, why: why.encode(), Limits())
         await http.listen(listener)
-        kube: Any = Kube(*pods(listener.getsockname()[1]))
+        port = listener.getsockname()[1]
+        kube: Any = Kube(*pods(port))
         lease: Any = Lease()
         async with asyncio.timeout(DEADLINE_S):
-            await Controller(kube, lease, Options("ns", Settings()), Log("test")).run()
+            await Controller(kube, lease, options(port), Log("test")).run()
 
     asyncio.run(run())
 
@@ -105,6 +111,27 @@ def test_a_fault_while_an_answer_is_carried_out_ends_the_program(
 
 class Heard(Exception):
     pass
+
+
+@pytest.mark.parametrize("prometheus", [True, False])
+def test_why_no_figure_of_the_memory_in_use_comes_is_what_its_requester_waits_for(
+    prometheus: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "hasn't been measured yet: " + ("DCGM_FI_DEV_FB_USED can't be read" if prometheus else "it isn't understood")
+
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        if says in json.dumps(body):
+            raise Heard
+        return self.pods[-1]
+
+    def options(port: int) -> Options:
+        asked = Prometheus(f"http://{IP}:{port}", 0.01) if prometheus else None
+        return Options("ns", Settings(mode=Mode.SLEEP, sleepers_bytes=0), prometheus=asked)
+
+    monkeypatch.setattr(Kube, "ask", ask)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(lambda port: [_requester(port)], options)
+    assert ended.group_contains(Heard)
 
 
 def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,22 @@ def test_one_that_ended_by_itself_is_made_again_after_a_pause_and_one_that_was_d
             assert it.places["n"].tries[key] == tried, "it has ended once"
 
 
+def test_a_start_that_kubelet_tries_again_has_failed_until_one_is_awake() -> None:
+    key = ("create", "n", "single")
+    it = _machine(SINGLE, replace(POOL, name="single"))
+    it.feed(replace(POOL, name="single", restarts=1, version="6"), 1.0)
+    assert key not in it.places["n"].tries, "a pool says itself what of it failed"
+    it.feed(replace(SINGLE, running=False, why="CrashLoopBackOff", version="6"), 1.0)
+    for version, restarts, failures in (("7", 1, 1), ("8", 1, 1), ("9", 3, 2)):
+        it.feed(replace(SINGLE, restarts=restarts, version=version), 2.0)
+        assert it.places["n"].tries[key].failures == it.counts["failures"] == failures
+    assert it.places["n"].tries[key].why == "server pod single has ended: it says no more"
+    it.feed(_told(State.LOADING, "s"), 3.0)
+    assert key in it.places["n"].tries
+    it.feed(_told(State.AWAKE, "s"), 3.0)
+    assert key not in it.places["n"].tries
+
+
 def test_a_failure_is_counted_once_however_often_it_is_told_and_forgotten_once_it_is_awake() -> None:
     it = _machine(POOL, _told(State.LOADING))
     for _ in range(3):

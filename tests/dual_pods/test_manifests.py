@@ -81,6 +81,8 @@ def test_the_policies_know_the_same_words() -> None:
         names.INSTANCE,
         names.SERVER,
         names.BINDINGS,
+        names.ACCELERATORS,
+        names.ASLEEP_SINCE,
         names.MODEL,
         *(prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")),
     ):

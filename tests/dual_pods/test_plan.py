@@ -40,14 +40,14 @@ def _plan(
     used: dict[str, tuple[int, float]] | None = None,
     relayed: dict[str, tuple[Target | None, int]] | None = None,
     slept: dict[str, float] | None = None,
-    queried: float = -100.0,
+    unmeasured: str = "",
     **settings: Any,
 ) -> Plan:
     place = Place("n", node, tries=tries or {}, used=used or {}, relayed=relayed or {}, slept=slept or {})
+    place.unmeasured = unmeasured
     for pod in pods:
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
-            place.queried[pod.uid] = queried
             place.accelerators |= {pod.uid: has} if has else {}
         else:
             place.servers[pod.uid] = pod
@@ -237,7 +237,7 @@ def test_without_a_ledger_it_is_waited_for_a_figure_that_is_newer_than_the_last_
     assert _waits(plan, Phase.WAITING, "hasn't been measured since an instance there went to sleep")
     assert not _of(plan, Query) and plan.look_at == 30.0, "it would be too early"
     assert _of(_plan(REQUESTER, now=30.0, **old), Query)
-    plan = _plan(REQUESTER, now=30.5, queried=30.0, **old)
+    plan = _plan(REQUESTER, now=30.5, tries={("query", "r"): Try(False, 0, 31.0)}, **old)
     assert not _of(plan, Query) and plan.look_at == 31.0, "it has just said it"
 
 
@@ -251,6 +251,61 @@ def test_without_a_ledger_sleepers_go_while_more_is_in_use_than_they_may_hold() 
     assert _waits(plan, Phase.WAITING, "9 bytes are in use on 0, and no sleeper can go")
     direct = _plan(REQUESTER, used={"0": (9, 30.0)}, sleepers_bytes=5, **{**rule, "mode": Mode.DIRECT})
     assert _of(direct, Create), "there nothing sleeps"
+
+
+def _wakes(bound: bool, used: int, *others: Server, at: float = 30.0, **more: Any) -> Plan:
+    """One that sleeps in a pod of its own; the memory in use, and how much of it sleepers may hold: 5."""
+    its = replace(SINGLE, bindings={QWEN: "r"} if bound else {})
+    told = {QWEN: its, **{other.instance: other for other in others}}
+    place = Place("n", NODE, requesters={"r": REQUESTER}, servers={s.uid: s for s in told.values()})
+    place.told = {server.uid: Told({id: _it(id)}) for id, server in told.items()}
+    place.accelerators, place.slept, place.used = {"r": ("0",)}, {"0": 10.0}, {"0": (used, at)}
+    place.tries = more.pop("tries", {})
+    place.unmeasured = more.pop("unmeasured", "")
+    plan = Plan(place, Settings(mode=Mode.SLEEP, sleepers_bytes=5, **more), 50.0)
+    plan.make()
+    return plan
+
+
+OTHER = replace(SINGLE, uid="o", name="other", instance="o")
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_without_a_ledger_a_wake_is_asked_for_only_while_little_is_in_use(bound: bool) -> None:
+    fits, full = _wakes(bound, 5, OTHER), _wakes(bound, 6, OTHER)
+    assert _orders(fits) == ([("wake", QWEN)] if bound else []) and fits.bindings["s"] == {QWEN: "r"}
+    assert [e.server.uid for e in _of(full, Order)] == ["o"], "another one goes first"
+    assert _waits(full, Phase.WAITING, "sleeping instances go first: o")
+    assert full.bindings["s"] == ({QWEN: "r"} if bound else {})
+    old = _wakes(bound, 5, OTHER, at=29.0)
+    assert _waits(old, Phase.WAITING, "on 0 hasn't been measured since") and not _orders(old)
+
+
+def test_without_a_ledger_its_own_instance_goes_last_and_not_once_it_is_promised() -> None:
+    """By then it may be waking: the figure may be its own."""
+    alone = _wakes(False, 6)
+    assert _orders(alone) == [("delete-pod", "")] and alone.bindings == {"s": {}}
+    bound = _wakes(True, 6)
+    assert not _orders(bound) and _waits(bound, Phase.WAITING, "6 bytes are in use on 0, and no sleeper can go")
+    assert _of(bound, Query), "it is measured again"
+
+
+@pytest.mark.parametrize(
+    ("tried", "wakes"), [(Try(), True), (Try(False, 0, 60.0), True), (Try(False, 1, 60.0, "500"), False)]
+)
+def test_without_a_ledger_what_a_wake_takes_is_no_reason_against_it(tried: Try, wakes: bool) -> None:
+    plan = _wakes(True, 90, OTHER, tries={("wake", "s", QWEN): tried})
+    assert (plan.waits["r"][0] is Phase.WAKING) is wakes and bool(_orders(plan)) is not wakes
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_figure_that_never_comes_is_said_with_the_reason_and_nothing_wakes(bound: bool) -> None:
+    why = "no driver is visible in this container"
+    for more in ({"unmeasured": why}, {"tries": {("query", "r"): Try(False, 1, 60.0, why)}}):
+        plan = _wakes(bound, 0, OTHER, at=0.0, bound_s=50.0, **more)
+        says = f"the memory in use on 0 hasn't been measured since an instance there went to sleep: {why}"
+        assert plan.waits["r"] == (Phase.WAITING, says) and not _orders(plan)
+        assert ("Late", f"it isn't Ready after 50 s: {says}", True) in _says(plan)
 
 
 # -- what its instance needs next --------------------------------------------------------------------------------------
@@ -331,6 +386,37 @@ def test_what_failed_is_tried_again_and_made_anew_at_last(why: str, says: str) -
     single = replace(SINGLE, bindings={QWEN: "r"})
     plan = _plan(REQUESTER, single, told=[_it(state=State.FAILED)], memory=None, mode=Mode.SLEEP)
     assert _orders(plan) == [("delete-pod", "")], "it has no other way to begin again"
+
+
+STARTED, WAKED = ("create", "n", "single"), ("wake", "s", QWEN)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize(
+    ("key", "failures", "why", "restarts", "state", "anew"),
+    [
+        (STARTED, 3, "oom", 1, State.LOADING, True),
+        (STARTED, 2, "oom", 1, State.LOADING, False),
+        (STARTED, 3, "oom", 0, State.LOADING, False),
+        (WAKED, 3, "oom", 0, State.ASLEEP, True),
+        (WAKED, 2, "oom", 0, State.ASLEEP, False),
+        (WAKED, 3, "", 0, State.ASLEEP, False),
+    ],
+)
+def test_one_in_a_pod_of_its_own_is_made_anew_when_it_failed_as_often_as_it_may(
+    key: Key, failures: int, why: str, restarts: int, state: State, anew: bool, bound: bool
+) -> None:
+    """A start by kubelet, or a wake; and a pod that was made since hasn't failed yet."""
+    server = replace(SINGLE, bindings={QWEN: "r"} if bound else {}, restarts=restarts)
+    told, tries = [_it(state=state, why="it doesn't listen yet")], {key: Try(False, failures, 0.0, why)}
+    pods = (REQUESTER, server) if bound else (server,)
+    plan = _plan(*pods, told=told, memory=None, mode=Mode.SLEEP, tries=tries)
+    assert (("delete-pod", "") in _orders(plan)) == anew
+    if bound and anew:
+        assert _waits(plan, Phase.LAUNCHING, f"instance {QWEN} failed: oom")
+        assert ("Failed", f"instance {QWEN} failed: oom", True) in _says(plan)
+    pool = _plan(REQUESTER, replace(BOUND, restarts=1), told=told, tries={("wake", "p", QWEN): Try(False, 3, 0.0, "x")})
+    assert ("delete-pod", "") not in _orders(pool), "it starts its instances itself"
 
 
 # -- ready, and unready ------------------------------------------------------------------------------------------------
@@ -442,12 +528,45 @@ def test_in_direct_mode_nothing_stays_that_no_requester_has() -> None:
     ],
 )
 def test_a_server_pod_that_has_ended_goes_and_nothing_of_it_before(server: Server, orders: list[str]) -> None:
-    plan = _plan(server, told=[])
+    plan = _plan(server, told=[], taint="t")
     assert [what for what, _ in _orders(plan)] == orders
     ended = ("Ended", "its containers have ended", True)
     assert _says(plan) == ([ended] if orders == ["delete-pod"] else [])
     if orders == ["delete-pod"]:
         assert _says(_plan(replace(server, why="Evicted"), told=[])) == [("Ended", "Evicted", True)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "told", "goes"),
+    [
+        ((POOL,), [_it("i")], True),
+        ((POOL,), [_it("i", State.LOADING)], True),
+        ((POOL,), [_it("i", State.DRAINING)], False),
+        ((POOL, REQUESTER), [_it()], True),
+        ((BOUND, REQUESTER), [_it()], False),
+        ((POOL,), None, True),
+        ((SINGLE,), [_it()], True),
+        ((replace(SINGLE, bindings={QWEN: "r"}), REQUESTER), [_it()], False),
+        ((replace(POOL, leaving=True),), [], False),
+    ],
+)
+def test_what_is_promised_to_none_goes_with_the_taint_of_its_node(
+    pods: tuple[Requester | Server, ...], told: list[Instance] | None, goes: bool
+) -> None:
+    plan = _plan(*pods, told=told, node=replace(NODE, usable=False), taint="t")
+    assert (("delete-pod", "") in _orders(plan)) == goes
+    says = f"server pod {pods[0].name} goes: node n isn't the controller's any more"
+    assert (("Needless", says, False) in _says(plan)) == goes
+    assert ("delete-pod", "") not in _orders(_plan(*pods, told=told, taint="t")), "it is the controller's"
+
+
+def test_a_pool_goes_that_nobody_asks_for_once_it_is_empty_and_has_said_so() -> None:
+    says = "server pod n-dual goes: it runs nothing, and no requester is there"
+    plan = _plan(POOL, told=[])
+    assert _orders(plan) == [("delete-pod", "")] and _says(plan) == [("Needless", says, False)]
+    unready = replace(REQUESTER, leaving=True, ready=True)
+    for pods, told in (((POOL,), None), ((POOL,), [_it("i")]), ((POOL, REQUESTER), []), ((POOL, unready), [])):
+        assert ("delete-pod", "") not in _orders(_plan(*pods, told=told))
 
 
 def test_what_was_on_a_node_that_has_gone_goes_after_a_minute() -> None:

@@ -121,6 +121,8 @@ def test_why_a_server_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> 
     making = {"waiting": {"reason": "ContainerCreating"}}
     both = {"containerStatuses": [{"state": making}, {"state": PULLS}, {"state": {}}]}
     assert _server(both).why == "ErrImagePull no such image"
+    beside = {**RUNS, "name": "beside", "restartCount": 5}
+    assert _server({"containerStatuses": [beside, RUNS]}).restarts == 2, "the engine's own"
     for reason, why in (("Unschedulable", "0/3 nodes"), ("SchedulingGated", "")):
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes"}
         assert _server({"conditions": [condition]}).why == why

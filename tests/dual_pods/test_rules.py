@@ -443,6 +443,32 @@ def test_a_node_without_the_taint_gets_nothing() -> None:
     assert "lacks the taint" in it.machine.waits[uid][1] and not it.servers()
 
 
+def test_a_pool_goes_with_its_node_s_taint_once_none_is_bound_there_and_comes_back_with_it() -> None:
+    it = _settled(Mode.SWAP, {"old": GIB}, taint="t")
+    uid = it.request("a", "n", ("n-0",), "qwen", GIB)
+    it.run(it.now + 60)
+    it.feed(Node("uid-n", "n", True, False))
+    it.run(it.now + 60)
+    assert it.ready(uid) and it.awake_or_asleep("old"), "who is bound is served on"
+    it.leave(uid)
+    it.run(it.now + 60)
+    assert not it.servers()
+    it.feed(Node("uid-n", "n", True, True))
+    it.run(it.now + 60)
+    [pool] = it.servers()
+    assert pool.running, "it is asked for by the taint alone"
+
+
+def test_a_pool_that_no_taint_asks_for_goes_when_nothing_is_left_in_it_to_wake() -> None:
+    it = _settled(Mode.SWAP, {"old": GIB})
+    it.run(it.now + 600)
+    assert it.awake_or_asleep("old")
+    [pod] = [p for p in it.pods.values() if p.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    it.run(it.now + 60)
+    assert not it.servers()
+
+
 def test_two_requesters_that_were_given_one_accelerator_don_t_both_get_it() -> None:
     it = world(Mode.SWAP)
     first = it.request("a", "n", ("n-0",), "qwen")
@@ -492,6 +518,26 @@ def test_bug_746_a_wake_isn_t_asked_for_where_a_sleep_freed_half() -> None:
     assert it.machine.counts["evictions"] == 1, "the one that freed half had to go"
 
 
+@pytest.mark.parametrize("prometheus", [True, False])
+@pytest.mark.parametrize("foreign", [0, 35])
+def test_bug_746_nor_is_it_where_each_instance_has_a_pod(foreign: int, prometheus: bool) -> None:
+    it = _settled(Mode.SLEEP, {"qwen": 70 * GIB}, sleepers_bytes=4 * GIB)
+    it.prometheus, it.chances = prometheus, Chances(frees_half=1000)
+    other = it.request("b", "n", ("n-0",), "llama", 70 * GIB)
+    it.run(it.now + 90)
+    it.leave(other)
+    it.run(it.now + 60)
+    it.foreign["n-0"] = foreign * GIB
+    again = it.request("c", "n", ("n-0",), "qwen", 70 * GIB)  # wakes: 35 GiB are held by the one that sleeps
+    it.run(it.now + 120)
+    assert not it.awake_or_asleep("llama") and it.machine.counts["wakes"] == (0 if foreign else 1)
+    if foreign:
+        assert it.machine.waits[again][1] == "35 GiB are in use on n-0, and no sleeper can go"
+        it.give_back("n-0", 35 * GIB)
+        it.run(it.now + 90)
+    assert it.ready(again) and not it.machine.counts["failures"]
+
+
 def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None:
     it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=2)
     uid = it.request("a", "n", ("n-0",), "qwen")
@@ -502,6 +548,22 @@ def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None
     it.run(240)
     assert not it._engines() and all(not s.bindings for s in it.servers())
     it.quiet()
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
+def test_bug_444_a_pod_whose_engine_never_comes_up_is_made_anew_as_well(mode: Mode) -> None:
+    it = world(mode, tries=2)
+    uid = it.request("a", "n", ("n-0",), "qwen")
+    while not it.servers():
+        it.run(it.now + 0.1)
+    [first] = it.servers()
+    for _ in range(2):
+        it.run(it.now + 3)
+        assert not it.ready(uid) and [s.uid for s in it.servers()] == [first.uid]
+        it.restart_server(first.uid, after_s=0.5)
+    it.run(it.now + 60)
+    assert it.ready(uid) and [s.uid for s in it.servers()] != [first.uid]
+    assert any(reason == "Failed" and "failed: server pod" in says for reason, says in it.said)
 
 
 def test_bug_585_what_failed_keeps_no_place() -> None:

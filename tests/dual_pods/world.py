@@ -245,7 +245,7 @@ class World:
         fact = pod.fact
         if not isinstance(fact, Server) or fact.leaving or fact.ended or fact.running:
             return
-        self._changed(pod, running=True)
+        self._changed(pod, running=True, restarts=fact.restarts + 1)
         if fact.pool:
             pod.engines = {}
             self._tell(pod)
