@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dual_pods.rules import names
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.wire import tcp
@@ -185,7 +184,7 @@ def _real(rounds: int) -> None:
                 it.request(name, f"m{number}", model=model)
                 it.until_ready(name)
                 took.append(time.monotonic() - began)
-                instance = it.pod(name)["metadata"]["labels"][names.INSTANCE]
+                instance = it.instance_of(name)
                 it.delete(name)
                 until(lambda instance=instance: _state(it, instance) == "asleep", "it sleeps")  # type: ignore[misc]
                 if how == "wake":

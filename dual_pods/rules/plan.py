@@ -220,10 +220,12 @@ class Plan:
         if going is None:
             name = max(short, key=lambda each: short[each])
             m = memory[name]
+            lack = f"{name} has {size(m.free)} of {size(m.total)} free and {size(needs[name])} are needed"
             held = f"{size(m.leased)} are leased" if m.leased else "none is leased"
+            if m.free + m.leased >= m.total:
+                return f"{lack}; {held}, to what can't go for it (`vramctl status` there says to what)"
             return (
-                f"{name} has {size(m.free)} of {size(m.total)} free and {size(needs[name])} are needed; {held}, so a "
-                "process outside the ledger holds the rest, or a previous engine isn't gone yet"
+                f"{lack}; {held}, so a process outside the ledger holds the rest, or a previous engine isn't gone yet"
             )
         return self._evict(going)
 

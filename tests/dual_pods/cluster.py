@@ -116,6 +116,9 @@ class Cluster:
     def states(self, node: str = "n1") -> list[str]:
         return sorted(model["state"] for model in self.pool(node)["models"])
 
+    def instance_of(self, requester: str) -> str:
+        return str(self.pod(requester)["metadata"]["labels"][names.INSTANCE])
+
     def stop(self, instance: str) -> None:
         """A person ends it in its pool; its weights stay."""
         ask(f"{self._pool_url('n1')}/failover/models/{instance}/stop", {})

@@ -199,7 +199,11 @@ def _held(id: str, count: int, used: float = 0.0, state: State = State.ASLEEP) -
 
 
 def test_what_is_missing_is_said_with_who_may_hold_it() -> None:
-    for leased, says in ((0, "none is leased"), (7, "7 bytes are leased")):
+    for leased, says in (
+        (0, "none is leased, so a process outside the ledger"),
+        (7, "7 bytes are leased, so a process outside the ledger"),
+        (96, "96 bytes are leased, to what can't go for it"),
+    ):
         plan = _plan(REQUESTER, POOL, told=[], memory=Memory(100, 4, leased))
         assert _waits(plan, Phase.WAITING, f"0 has 4 bytes of 100 bytes free and 10 bytes are needed; {says}"), (
             plan.waits

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dual_pods.rules import names
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
 from tests.dual_pods.cluster import Cluster, ask, cluster
@@ -65,7 +64,7 @@ def test_two_models_take_turns_on_one_accelerator(it: Cluster) -> None:
             _request(it, name, model, seed)
             assert texts.setdefault(model, _text(it, name, model)) == _text(it, name, model)
             awake = [shown["name"] for shown in it.pool()["models"] if shown["state"] == "awake"]
-            assert awake == [it.pod(name)["metadata"]["labels"][names.INSTANCE]]
+            assert awake == [it.instance_of(name)]
             _gone(it, name)
     until(lambda: it.states() == ["asleep", "asleep"], "both sleep")
     assert any(event.startswith("Waking") for event in it.events("llama-1")) and texts["qwen"] != texts["llama"]
@@ -85,7 +84,7 @@ def test_two_requesters_of_one_model_have_an_instance_each_and_one_that_sleeps_i
 def test_with_a_standby_a_kill_9_of_the_bound_engine_is_a_pause(it: Cluster) -> None:
     _request(it, "a", "qwen", 1, standby=True)
     before = _text(it, "a", "qwen")
-    lock = it.directory / "run-n1" / "lock" / it.pod("a")["metadata"]["labels"][names.INSTANCE]
+    lock = it.directory / "run-n1" / "lock" / it.instance_of("a")
     for _ in range(2):
         killed = until(partial(_whole, lock), "one engine serves, and the other one waits")
         os.kill(killed.pid, signal.SIGKILL)
