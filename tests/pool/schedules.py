@@ -150,7 +150,7 @@ class Schedule:
     def heal(self) -> None:
         world = self.world
         world.away.clear()
-        world.foreign, world.host_memory = 0, 1000
+        world.foreign = 0
         for engine in world.engines.values():
             engine.breaks, engine.frees_less, engine.stays = False, 0, False
             if not engine.serving and not engine.draining and not engine.held:
