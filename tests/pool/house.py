@@ -5,7 +5,7 @@ What must hold after every event (`HouseWorld.check`):
 * Never more bytes awake than the ledger has: it grants them, whatever the pool wishes; with all weights in the device.
 * Only weights of a model that sleeps, and isn't pinned, are parked, and never more than the host's memory may have.
 * Only weights of a model that has no engine and isn't pinned are dropped, and where requests wait for it only while
-  others' wait, too; and no engine is ended that serves.
+  another is wanted, too; and no engine is ended that serves.
 * No stream is cut, and none is lost: each waits, is served, or is whole.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
   request and hasn't had one.
@@ -189,7 +189,7 @@ class HouseWorld(World):
 
     def _may_drop(self, engine: Engine) -> None:
         model = self.machine.models[engine.kind.name]
-        others = any(self.waiting[name] for name in self.kinds if name != engine.kind.name)
+        others = any(other.wants for other in self.machine.models.values() if other is not model)
         if "gms" in self.away or engine.running or model.pinned or (model.demand.wants and not others):
             raise WrongWorld(f"the weights of {engine.kind.name} are to be dropped, which may be needed")
 
