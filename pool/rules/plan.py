@@ -339,8 +339,9 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
             if isinstance(found, Up):
                 return found, look
             look = min(look, found.at)
-            if not found.in_vain:  # what makes room there does so for this one
+            if not found.in_vain:  # what is free there, or will be, is this one's: it takes more than was thought
                 closed |= model.lacking.keys()
+                free |= dict.fromkeys(model.lacking, 0)
     for model in waits:
         if model.retry_at > now:
             look = min(look, model.retry_at)
@@ -362,11 +363,10 @@ def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
     """The ledger says that this one lacks room."""
     if model.behind:
         return Blocked(math.inf, "")
+    if now < model.lacks_since + LACKS_S:
+        return Blocked(model.lacks_since + LACKS_S, "")
     found = make_room(it, model, model.lacking, now)
-    if isinstance(found, Blocked):
-        return found
-    at = model.lacks_since + LACKS_S
-    return Blocked(at, "") if now < at else replace(found, room_first=True)
+    return found if isinstance(found, Blocked) else replace(found, room_first=True)
 
 
 def target(it: Picture, model: Model) -> Mapping[str, int]:

@@ -1044,6 +1044,25 @@ def test_a_load_that_waits_for_room_has_a_sleepers_weights_dropped_and_nothing_e
     assert pool.wishes() == []
 
 
+def test_what_sleeps_for_a_load_that_lacks_room_isnt_waked_again_where_the_pool_thinks_that_it_fits() -> None:
+    pool = Pool("ab", sizes={"a": 60, "b": 20}, default="a", default_after_s=0.0)
+    pool.awake("a")
+    ends(pool, "b")
+    pool.wants("b")
+    assert pool.wishes() == [("start", "b")]
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.room(b=20)
+    pool.advance(10)
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    pool.room(b=10)
+    assert pool.wishes() == []
+    pool.room()
+    assert pool.wishes() == [("wake", "a")], "b has what it needs"
+    assert pool.wishes() == []
+
+
 def test_while_an_engine_ends_for_one_nothing_else_gives_way_for_it() -> None:
     pool = Pool("abc", sizes={"a": 20, "b": 60, "c": 70})
     pool.machine.models["b"].learned = e.Learned(asleep={GPU: 20})
