@@ -971,11 +971,68 @@ def test_a_sleepers_weights_are_dropped_for_those_before_it_in_the_queue_and_for
 
 
 def test_where_nothing_can_be_dropped_either_those_whose_weights_stay_are_named() -> None:
+    def stay(pool: Pool, names: str, name: str = "c") -> None:
+        said = outlooks(pool.machine.picture, {}, pool.now)[name]
+        assert pool.wishes() == [] and said.estimate_ms is None and said.turn == 0
+        assert f"those of {names} can't be parked now (host_memory:), nor dropped" in said.why
+
     pool = full("a", "b")
     pool.wants("c")
-    said = outlooks(pool.machine.picture, {}, pool.now)["c"]
-    assert pool.wishes() == [] and said.estimate_ms is None and said.turn == 0
-    assert "those of a (pinned), b (pinned) can't be parked now (host_memory:), nor dropped" in said.why
+    stay(pool, "a (pinned), b (pinned)")
+    pool = full()
+    pool.awake("a", BUSY)
+    pool.wants("b", oldest_wait_ms=1000)
+    pool.wants("c")
+    pool.wishes()
+    stay(pool, "a (it has requests), b (it has requests)")  # b waits for its turn, which comes before c's
+    pool = Pool("ab", drain_s=0.0)
+    pool.weights(0, parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.lock("a", away=True)
+    pool.wants("b")
+    stay(pool, "a", "b")
+
+
+def test_for_a_pinned_model_a_sleepers_weights_are_dropped_too() -> None:
+    pool = full()
+    pool.asks("pin", "c")
+    assert pool.wishes() == [("end", "b")]
+
+
+def test_no_models_own_weights_are_dropped_for_it() -> None:
+    pool = Pool("ac", sizes={"a": 50, "c": 40}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    ends(pool, "c")
+    pool.weights(0, c=30)
+    pool.wishes()
+    pool.wants("c")
+    assert pool.wishes() == []
+    assert "20 bytes of gpu are missing" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+
+
+def test_an_engine_without_requests_is_ended_before_weights_are_dropped_that_requests_wait_for() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    ends(pool, "b")
+    pool.weights(0, b=30)
+    pool.room(80)
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [("end", "a"), ("wake", "c")]
+
+
+def test_for_one_that_lacks_room_in_vain_nothing_is_kept() -> None:
+    pool = Pool("abc", sizes={"a": 60, "b": 20, "c": 10}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    ends(pool, "b")
+    pool.wants("b")
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.wishes()
+    pool.room(b=20)
+    pool.wants("c")
+    assert pool.wishes() == [], "it is seen first whether that is so"
+    pool.advance(1)
+    assert pool.wishes() == [("wake", "c")]
 
 
 def test_one_that_is_awake_without_requests_sleeps_first_then_it_is_ended_then_its_weights_are_dropped() -> None:
