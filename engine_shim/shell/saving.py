@@ -5,9 +5,7 @@ nothing: the next start tries again.
 What this file may not do: replace a snapshot that is there (`gmsctl save` does, when a person says so).
 """
 
-import os
 import subprocess
-import sys
 import threading
 
 from engine_shim.engine import Setting
@@ -27,8 +25,8 @@ def save_if_missing(setting: Setting) -> None:
             return
     except BadSnapshot:
         return  # where it was to be read that was said
-    words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
-    words += ["--run-dir", str(setting.gms_dir), "save", str(place), "--region", setting.model or WEIGHTS]
+    what = ("save", str(place), "--region", setting.model or WEIGHTS)
+    words = child_program.words("gms.cli.gmsctl", "--run-dir", str(setting.gms_dir), *what)
 
     def work() -> None:
         """The thread stays until that process has ended, which dies with it."""

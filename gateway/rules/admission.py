@@ -137,7 +137,7 @@ class Admission:
         self._mind_who_serves()
 
     def _outlook(self, event: e.Outlook) -> None:
-        self.state.failed = event.failed
+        self.state.failed, self.state.outlook = event.failed, event.says
 
     def _mind_who_serves(self) -> None:
         grant = self.grants.current

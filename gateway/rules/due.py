@@ -52,6 +52,8 @@ class State:
         """Which requests the lease of the door's host lets in."""
         self.failed = ""
         """Why the model can't be awake for now, as the pool says."""
+        self.outlook = ""
+        """What a request that waits for it waits for, as the pool says."""
         self.stop_at: float | None = None
         """The requests that are still here then are refused. Infinite once that is done."""
 
@@ -251,6 +253,7 @@ def _patience(state: State, now: float) -> Step | float:
             since = visitors[first].since
             status = 504 if first_at < since + bounds.queue_timeout_s else 503
             why = f"no engine was there to serve it within {first_at - since:g} s"
+            why = f"{why}: {state.outlook}" if state.outlook else why
             why = why if state.lets_in(first) else state.gate.why
             return Step(Do.REFUSE, first, status=status, why=why)
         at = min(at, first_at)

@@ -34,6 +34,9 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
     again after a pause that grows, or when GMS is back.
 15. Where nothing of that gives a model room for which requests wait, weights of models that are OFF are dropped: least
     recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
+16. Last, where that isn't enough either, engines that sleep (or are put to sleep without a request) are ended, and
+    their weights dropped: least recently used first, no more than needed; never a pinned one's, nor those of one that
+    is before that model in the queue.
 """
 
 import math
@@ -88,6 +91,7 @@ class Machine:
         self.picture.weigh()
         self._settle()
         self._end_pauses()
+        self._end_waits()
         self._watch_states()
         while not isinstance(step := plan(self.picture, time.mono), float):
             self._do(step)
@@ -180,7 +184,6 @@ class Machine:
         if model.wish is Wish.SLEEP and view.resting and not view.held:
             self._learn(model, sleep_s=averaged(model.learned.sleep_s, now - model.drained_at))
             model.wish = Wish.NONE
-            self._none_waits_for(model)
         elif model.wish is Wish.WAKE and model.taken and view.resting and not view.held:
             self._failed(model, view.why or "its lock is at rest again")
         elif view.serving and not view.draining and model.wish is not Wish.SLEEP:
@@ -201,14 +204,6 @@ class Machine:
             model.wish = Wish.NONE
             model.sleep_at = self.context.now + AGAIN_S
             self.context.note("sleep_refused", model=model.name, why=event.detail)
-            self._none_waits_for(model)
-
-    def _none_waits_for(self, model: Model) -> None:
-        """It sleeps, or won't now."""
-        now = self.context.now
-        for other in self.models.values():
-            if model.name in other.behind:
-                other.behind, other.room_at, other.lacks_since = other.behind - {model.name}, now, now
 
     def _on_ledger(self, event: e.LedgerSeen) -> None:
         self.picture.room = event.room
@@ -333,6 +328,13 @@ class Machine:
                 if tries.again_at > -math.inf and not self.context.wait_until(tries.again_at):
                     tries.again_at = -math.inf
 
+    def _end_waits(self) -> None:
+        """Nothing waits any more for what sleeps, or has ended, or won't now."""
+        for model in self.models.values():
+            goes = {name for name in model.behind if name in self.models and self.models[name].gives_way}
+            if goes != model.behind:
+                model.behind, model.room_at, model.lacks_since = frozenset(goes), self.context.now, self.context.now
+
     def _on_tick(self, event: e.Tick) -> None:
         pass
 
@@ -416,7 +418,7 @@ class Machine:
             self.models[name].wished(Wish.DROP, now)
             context.out.append(e.Drop(name))
         if step.room_first:
-            model.behind, model.lacks_since = model.behind | set(step.sleep), now
+            model.behind, model.lacks_since = model.behind | {*step.sleep, *step.end}, now
             done = {"sleep": step.sleep, "end": step.end, "park": step.park, "drop": step.drop}
             said = {what: ",".join(names) for what, names in done.items() if names or what == "sleep"}
             context.note("makes_room", model=model.name, **said)
@@ -425,7 +427,7 @@ class Machine:
         for_it = {"for_it": ",".join((*step.sleep, *step.end))} if step.sleep or step.end else {}
         context.note("starts" if starts else "wakes", model=model.name, **for_it)
         model.wished(Wish.START if starts else Wish.WAKE, now)
-        model.behind = frozenset(step.sleep)
+        model.behind = frozenset((*step.sleep, *step.end))
         model.started_at = now if starts else None
         model.why_failed = ""
         context.out.append(e.Start(model.name) if starts else e.Wake(model.name))

@@ -109,7 +109,7 @@ class Model:
     started_at: float | None = None
     """When this pool wished its start; None once it has loaded."""
     behind: frozenset[str] = frozenset()
-    """These sleep for it, and haven't given back yet."""
+    """These sleep, or end, for it, and haven't given back yet."""
     drained_at: float = 0.0
     """When its last answer had ended, or was paused: its sleep begins."""
     since: float = 0.0
@@ -198,6 +198,12 @@ class Model:
     def wants(self) -> bool:
         """It is to be awake, as far as it goes by itself."""
         return self.demand.wants or self.asked_at is not None or (self.pinned and not self.held)
+
+    @property
+    def gives_way(self) -> bool:
+        """It is on its way to sleep, or to its end; or was when its lock was heard last."""
+        going = self.wish in (Wish.SLEEP, Wish.END) or self.state is State.DRAINING
+        return going or (self.away and self.child.running)
 
     @property
     def waits_since(self) -> float:

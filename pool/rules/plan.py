@@ -14,6 +14,8 @@ from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
 
 LACKS_S = 0.5
 """So long what has just been given back may take to be seen."""
+PARKS_TRIED = 3
+"""So often it is tried to park the weights of an engine that sleeps before it is ended so that they can be dropped."""
 AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
 """No process reads its weights."""
 
@@ -129,6 +131,8 @@ class Blocked:
     at: float
     """When to look again; infinite: something has to happen first."""
     why: str
+    in_vain: bool = False
+    """Nothing that could be wished makes room."""
 
 
 def plan(it: Picture, now: float) -> Step | float:
@@ -190,11 +194,11 @@ def kept_awake(it: Picture, model: Model) -> bool:
 def _sleepers(it: Picture) -> list[Model]:
     """Those that could be ended; the one that is missed least comes first."""
     found = [one for one in it.models.values() if one.state is State.ASLEEP and acts(one) and not one.wants]
+    return sorted(found, key=lambda one: _missed_asleep(it, one))
 
-    def key(model: Model) -> tuple[bool, bool, int, float]:
-        return kept_awake(it, model), model.rules.entry.preload, -model.demand.priority, model.used_at
 
-    return sorted(found, key=key)
+def _missed_asleep(it: Picture, model: Model) -> tuple[bool, bool, int, float]:
+    return kept_awake(it, model), model.rules.entry.preload, -model.demand.priority, model.used_at
 
 
 def no_engine(model: Model) -> bool:
@@ -217,31 +221,33 @@ def acts(model: Model) -> bool:
 
 def queue(it: Picture, now: float) -> list[Model]:
     """Those that are to be awake and aren't; the first is next."""
-    found = [model for model in it.models.values() if _candidate(it, model) and not too_large(it, model)]
-
-    def key(model: Model) -> tuple[bool, float, float, float]:
-        takes = it.host.drain_s + model.wake_s
-        deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
-        return lazy(model), effective(model, it.host, now), deadline, model.waits_since
-
-    return sorted(found, key=key)
+    found = [model for model in it.models.values() if _candidate(it, model) and not too_large(it, model, now)]
+    return sorted(found, key=lambda model: _place(it, model, now))
 
 
-def too_large(it: Picture, model: Model) -> bool:
+def _place(it: Picture, model: Model, now: float) -> tuple[bool, bool, float, float, float, str]:
+    """In the queue: the lowest comes first. One that loads or wakes has had its turn to do so before all that wait."""
+    waits = model.state not in (State.LOADING, State.WAKING)
+    takes = it.host.drain_s + model.wake_s
+    deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
+    return waits, lazy(model), effective(model, it.host, now), deadline, model.waits_since, model.name
+
+
+def too_large(it: Picture, model: Model, now: float) -> bool:
     """It takes more than can be had at the moment: none waits behind it for what can't be."""
-    most = most_for(it, model)
+    most = most_for(it, model, now)
     return any(size > most[device] for device, size in target(it, model).items() if device in most)
 
 
-def most_for(it: Picture, model: Model) -> dict[str, int]:
+def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
     """What all models together may have, without the weights of others that stay in the device."""
-    stay = together(one.weights for one in staying(it, model))
+    stay = together(one.weights for one in staying(it, model, now))
     return {device: most - stay.get(device, 0) for device, most in it.most.items()}
 
 
-def staying(it: Picture, model: Model) -> list[Model]:
+def staying(it: Picture, model: Model, now: float) -> list[Model]:
     """Others whose weights nothing takes away for it."""
-    goes = [*parkable(it, model.name), *droppable(it, model)]
+    goes = [*parkable(it, model.name), *droppable(it, model, now)]
     return [one for one in it.models.values() if one.weights and one.name != model.name and one not in goes]
 
 
@@ -264,20 +270,50 @@ def parkable(it: Picture, up: str = "") -> list[Model]:
     return found
 
 
-def droppable(it: Picture, up: Model) -> list[Model]:
-    """Models without an engine, or with one that ends, whose weights could be given up for it: first those that are on
-    their way, then those that are missed least. For a start that no request needs none are.
+def droppable(it: Picture, up: Model, now: float) -> list[Model]:
+    """Models whose weights could be given up for it: first those that are on their way, then those without an engine,
+    then those that are missed least. For a start that no request needs none are.
     """
-    ends = [one for one in it.models.values() if one.wish is Wish.END or not one.child.running]
+    if lazy(up) and not up.pinned:
+        return []
+    place = _place(it, up, now)
     found = [
         one
-        for one in ends
-        if one.wish is Wish.DROP or (one.state is not State.LOADING and not (one.wants or one.pinned))
+        for one in it.models.values()
         if one.weights and one.name != up.name and not one.weights.keys() & it.gms_away
         if one.dropping.again_at == -math.inf
+        if one.wish is Wish.DROP or (not one.pinned and (_has_no_engine(one) or _could_end(one)))
+        if one.wish is Wish.DROP or not _waits(one) or place < _place(it, one, now)
     ]
-    found.sort(key=lambda one: (one.wish is not Wish.DROP, -one.demand.priority, one.used_at))
-    return found if up.pinned or not lazy(up) else []
+    found.sort(
+        key=lambda one: (one.wish is not Wish.DROP, not _has_no_engine(one), one.wants, *_missed_asleep(it, one))
+    )
+    return found
+
+
+def _last_resort(model: Model) -> bool:
+    """To drop its weights costs more than a longer start: an engine, or a start that requests wait for."""
+    return model.wish is not Wish.DROP and (not _has_no_engine(model) or model.wants)
+
+
+def _waits(model: Model) -> bool:
+    """For its turn; one that has failed doesn't until its pause is over."""
+    return model.wants and model.retry_at == -math.inf
+
+
+def _has_no_engine(model: Model) -> bool:
+    """Or one that ends."""
+    return model.wish is Wish.END or (not model.child.running and model.state is not State.LOADING)
+
+
+def _could_end(model: Model) -> bool:
+    """Its engine could be ended so that its weights can be dropped, once it sleeps."""
+    moved = model.weights.keys() & model.parked.keys()  # by another process
+    if moved or (model.parking.again_at > -math.inf and model.parking.failures < PARKS_TRIED):
+        return False
+    if model.state is State.AWAKE:
+        return acts(model) and not model.demand.busy
+    return model.state is State.DRAINING or (model.state in AT_REST and acts(model))
 
 
 def _candidate(it: Picture, model: Model) -> bool:
@@ -298,11 +334,14 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     free = it.free() if waits else {}
     look, closed = math.inf, set[str]()
     for model in it.models.values():
-        if model.lacking and not model.behind and model.state in (State.WAKING, State.LOADING):
+        if model.lacking and model.state in (State.WAKING, State.LOADING):
             found = _more_room(it, model, now)
             if isinstance(found, Up):
                 return found, look
             look = min(look, found.at)
+            if not found.in_vain:  # what is free there, or will be, is this one's: it takes more than was thought
+                closed |= model.lacking.keys()
+                free |= dict.fromkeys(model.lacking, 0)
     for model in waits:
         if model.retry_at > now:
             look = min(look, model.retry_at)
@@ -321,15 +360,13 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
 
 
 def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
-    """The ledger says that this one lacks room, and nothing is on its way to sleep for it."""
+    """The ledger says that this one lacks room."""
+    if model.behind:
+        return Blocked(math.inf, "")
     if now < model.lacks_since + LACKS_S:
         return Blocked(model.lacks_since + LACKS_S, "")
     found = make_room(it, model, model.lacking, now)
-    if isinstance(found, Blocked):
-        return found
-    drop = found.drop if not found.end else ()
-    goes = found.sleep or found.park or drop
-    return replace(found, room_first=True, end=(), drop=drop) if goes else Blocked(math.inf, "")
+    return found if isinstance(found, Blocked) else replace(found, room_first=True)
 
 
 def target(it: Picture, model: Model) -> Mapping[str, int]:
@@ -359,13 +396,13 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
     ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
     later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
-    for options in _ways(it, model, ready, later):
+    for options in _ways(it, model, ready, later, now):
         chosen, short = _enough(it, lacking, options)
         if not short:
             break
     else:
         said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
-        return Blocked(math.inf, f"{said} are missing")
+        return Blocked(math.inf, f"{said} are missing", in_vain=True)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
     down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in goes]
@@ -374,7 +411,8 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    end = tuple(one.name for one, wish in chosen if wish is Wish.END)
+    at_rest = [one for one in drop if one.child.running and one.state in AT_REST and acts(one)]
+    end = (*(one.name for one, wish in chosen if wish is Wish.END), *(one.name for one in at_rest))
     parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
     drops_now = tuple(one.name for one in drop if not one.child.running and acts(one))
     if goes and not (sleep or end or parks_now or drops_now):
@@ -383,7 +421,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=bool(goes))
 
 
-def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[Chosen]:
+def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:
     """What could be wished so that it has room; what is taken first comes first."""
     yield [*ready, *later]
     loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
@@ -396,9 +434,17 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen) -> Iterator[C
         for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
     )
     yield [*ready, *rest, *after_ready, *later, *after_later]
-    drops = [(one, Wish.DROP) for one in droppable(it, model)]
+    parked = [one for one, _ in (*rest, *after_ready, *after_later)]
+    could = [one for one in droppable(it, model, now) if one not in parked]
+    drops = [(one, Wish.DROP) for one in could if not _last_resort(one)]
     yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
-    yield [*ready, *rest, *after_ready, *drops, *((one, Wish.END) for one in _sleepers(it) if one.name != model.name)]
+    turns = [one for one, _ in (*ready, *later)]
+    last = [one for one in could if _last_resort(one) and (one.state is not State.AWAKE or one in turns)]
+    for dropped in range(len(last) + 1):  # no more than needed
+        gone = [(one, Wish.DROP) for one in last[:dropped]]
+        ended = [(one, Wish.END) for one in _sleepers(it) if one.name != model.name and one not in last[:dropped]]
+        turns_end = [*later, *after_later] if gone else []
+        yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
 
 
 def price(it: Picture, up: Model, down: Model) -> float:
@@ -445,8 +491,10 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
 
 
 def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
-    """`PARK`: of one that is asleep by then; `DROP`: of one that has ended by then."""
-    if wish in (Wish.PARK, Wish.DROP):
+    """`PARK`: of one that is asleep by then; `DROP`: of one that is asleep, or has ended, and ends before."""
+    if wish is Wish.PARK:
         return model.weights
+    if wish is Wish.DROP:
+        return it.has(model, State.OFF if _has_no_engine(model) else State.ASLEEP)
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

@@ -47,7 +47,7 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
             tried = room_for(it, asked, free, set(), now)
         blocked = tried if isinstance(tried, Blocked) else None
-        large = "" if it.lacks or state not in RESTS else _too_large(it, model)
+        large = "" if it.lacks or state not in RESTS else _too_large(it, model, now)
         estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
         found[name] = ModelOutlook(
             state=state,
@@ -61,19 +61,22 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     return found
 
 
-def _too_large(it: Picture, model: Model) -> str:
+def _too_large(it: Picture, model: Model, now: float) -> str:
     """Why none can say when it is waked; empty if it fits."""
-    most, need = most_for(it, model), target(it, model)
-    if not too_large(it, model):
+    most, need = most_for(it, model, now), target(it, model)
+    if not too_large(it, model, now):
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
     own = model.weights_in(State.AWAKE).get(of, 0)
     others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
-    if stay := [one.name for one in staying(it, model) if of in one.weights]:
-        others += (
-            f"; those of {', '.join(stay)} can't be parked now (host_memory:), and none are dropped but of an OFF one"
-        )
+    if stay := [_stays(one) for one in staying(it, model, now) if of in one.weights]:
+        others += f"; those of {', '.join(stay)} can't be parked now (host_memory:), nor dropped"
     return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
+
+
+def _stays(model: Model) -> str:
+    why = "pinned" if model.pinned else "it has requests" if model.demand.busy else ""
+    return f"{model.name} ({why})" if why else model.name
 
 
 def waiting(it: Picture, now: float) -> dict[str, tuple[int, Up | Blocked | None]]:

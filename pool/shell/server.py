@@ -9,15 +9,12 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -31,8 +28,8 @@ from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
 from pool.rules.machine import Machine
+from pool.shell import reading, weights
 from pool.shell.metrics import Metrics
-from sidecar.kernel import child_program
 from sidecar.kernel.durable import DirectoryLock, DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.context import Event
@@ -104,8 +101,6 @@ class Server(Shell):
         )
         self._locks: dict[str, Upstream] = {}
         self._gms: dict[str, Upstream] = {}
-        self._weights: dict[str, e.WeightsSeen] = {}
-        """What GMS has said. Without its word, what it has leased of a device is as good as another program's."""
         self._ledger_said: ledger.Status | None = None
         self._moves = Aside(self.loop, "moves")
         self._ledger = self._upstream(ledger.whom(options.run_dir), ledger, self._on_ledger, e.LedgerSeen(None))
@@ -315,29 +310,14 @@ class Server(Shell):
 
     def _on_lock(self, name: str, message: Any) -> None:
         if isinstance(message, locks.Status):
-            self.feed(e.LockSeen(name, seen(message)))
+            self.feed(e.LockSeen(name, reading.lock(message)))
         elif isinstance(message, locks.Step) and message.done and message.ok is (message.phase == "waked"):
             self.feed(e.LockAnswered(name, message.ok, message.detail))  # the wish to wake is taken; or no sleep
 
     def _on_ledger(self, status: Any) -> None:
         if not isinstance(status, ledger.Status):
             return
-        self._ledger_said, models = status, self.machine.models
-        leases: dict[str, dict[str, int]] = {}
-        weights: dict[str, int] = {}
-        others: dict[str, int] = {}
-        for lease in status.leases:
-            known = lease.bytes.keys() <= self._weights.keys() and self._is_weights(model_of(lease.name))
-            mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
-            for device, size in lease.bytes.items():
-                mine[device] = mine.get(device, 0) + size
-        room = {}
-        for one in status.devices:
-            said = self._weights.get(one.device)
-            there = sum((said.here or {}).values()) if said is not None else 0
-            unleased = there - weights.get(one.device, 0)  # which an earlier GMS has made
-            foreign = max(one.foreign - max(unleased, 0), 0)
-            room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
+        self._ledger_said = status
         self._seen_devices = {
             device.device: DeviceShown(uuid=device.device, total=device.total, free=device.free, leased=device.leased)
             for device in status.devices
@@ -346,25 +326,19 @@ class Server(Shell):
         if not self._devices and status.devices:
             self._devices = tuple(device.device for device in status.devices)
             self.configure()
-        for name in room.keys() - self._gms.keys():
+        seen = reading.ledger(status, self.machine.models, self.machine.picture.gms)
+        for name in (seen.room or {}).keys() - self._gms.keys():
             whom, away = gms.whom(self.options.run_dir, name), e.WeightsSeen(name, None)
             self._gms[name] = self._upstream(whom, gms, partial(self._on_gms, name), away)
-        self.feed(e.LedgerSeen(room, leases, _lacking(status)))
+        self.feed(seen)
 
     def _on_gms(self, device: str, status: Any) -> None:
         if not isinstance(status, gms.Status):
             return
-        said = weights_seen(device, status)
-        self.feed(said)
-        if said.here is None:
-            return
-        known = device in self._weights
-        self._weights[device] = said
-        if not known:
+        known = device in self.machine.picture.gms
+        self.feed(reading.weights(device, status))
+        if not known and device in self.machine.picture.gms:
             self._on_ledger(self._ledger_said)
-
-    def _is_weights(self, key: str) -> bool:
-        return key in self.machine.models or any(key in (said.here or {}) for said in self._weights.values())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -384,16 +358,15 @@ class Server(Shell):
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
     def _do_park(self, effect: e.Park) -> None:
-        self._gmsctl("park", effect.model, e.ParkEnded, effect.most_s)
+        self._move("park", effect.model, e.ParkEnded, effect.most_s)
 
     def _do_drop(self, effect: e.Drop) -> None:
-        self._gmsctl("drop", effect.model, e.DropEnded, MOST_DROP_S)
+        self._move("drop", effect.model, e.DropEnded, MOST_DROP_S)
 
-    def _gmsctl(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
-        """By a process of its own, which needs a context on the devices, and ends with this one."""
-        words = [sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), "gms.cli.gmsctl"]
-        words += ["--run-dir", str(self.options.run_dir), verb, name]
-        self._moves.do(lambda: _run(words, most_s), lambda why: self.feed(ended(name, why)))
+    def _move(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
+        self._moves.do(
+            lambda: weights.move(self.options.run_dir, verb, name, most_s), lambda why: self.feed(ended(name, why))
+        )
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
@@ -456,64 +429,6 @@ class Server(Shell):
         e.Save: _do_save,
         e.Note: Shell.note,
         e.Publish: Shell.publish,
-    }
-
-
-def seen(status: locks.Status) -> e.LockView:
-    holder, plan = status.holder, status.plan
-    sleeps = plan is not None and not plan.to
-    return e.LockView(
-        resting=status.resting,
-        why=status.resting_why,
-        held=holder is not None,
-        serving=holder is not None and status.state == "HELD" and bool(holder.endpoint),
-        draining=sleeps,
-        giving_back=plan is not None and sleeps and plan.step == "giving back",
-        ready=any(waiter.ready for waiter in status.waiters),
-        token=status.token,
-        port=urlsplit(holder.endpoint or "").port if holder is not None else None,
-    )
-
-
-def weights_seen(device: str, status: gms.Status) -> e.WeightsSeen:
-    if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
-        return e.WeightsSeen(device, None)
-    here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
-    left = max(status.host_memory - sum(status.parked.values()), 0)
-    return e.WeightsSeen(device, here, dict(status.parked), left)
-
-
-def model_of(lease: str) -> str:
-    """Whose weights GMS has leased it for; empty: it is for something else."""
-    of, _, key = lease.rpartition("/")
-    return key if of.startswith("gms/") else ""
-
-
-def _run(words: list[str], most_s: float) -> str:
-    """Returns why it couldn't do what it was to do; empty: it did."""
-    try:
-        run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        done = run(words, timeout=most_s)
-    except OSError as error:
-        return str(error)
-    except subprocess.TimeoutExpired:
-        return f"gmsctl hadn't done it after {most_s:g} s, and was ended: it, or GMS, hangs"
-    if done.returncode < 0:
-        return f"gmsctl was killed by {signal.Signals(-done.returncode).name}"
-    return done.stderr.strip()[-500:] or f"gmsctl ended with {done.returncode}" if done.returncode else ""
-
-
-def _lacking(status: ledger.Status) -> dict[str, dict[str, int]]:
-    """What each model that waits, for its engine or its weights, would need to be free, beyond what is."""
-    free = {
-        device.device: device.available if device.free is None else min(device.available, device.free)
-        for device in status.devices
-    }
-    return {
-        model_of(waiter.name) or waiter.name: {
-            device: need - free[device] for device, need in waiter.needs.items() if need > free.get(device, need)
-        }
-        for waiter in status.waiters
     }
 
 

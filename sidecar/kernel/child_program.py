@@ -9,6 +9,12 @@ packages here (-I -S): a restart on a busy node waits for this, and the module t
 import os
 import sys
 
+
+def words(module: str, *arguments: str) -> list[str]:
+    """Which start it, as a child of this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), module, *arguments]
+
+
 if __name__ == "__main__":
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
     from sidecar.kernel import process_setup

@@ -6,7 +6,6 @@ When a program is started again is decided in `restarts.py`. What this file may 
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -118,7 +117,7 @@ class Supervisor:
             self._ended(child, 1)
 
     def _spawn(self, child: Child) -> None:
-        command = (sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), *child.command)
+        command = child_program.words(*child.command)
         inherited = {name: value for name, value in os.environ.items() if name not in child.without}
         environment = {**inherited, **child.environment}
         if self._relay is None:

@@ -177,6 +177,7 @@ def test_a_failed_model_is_refused_with_the_reason() -> None:
         (ModelOutlook(state=State.LOADING, turn=3, estimate_ms=3400), "loading, third in the queue, about 4 s"),
         (ModelOutlook(state=State.WAKING, estimate_ms=90), "waking, about 1 s"),
         (ModelOutlook(state=State.ASLEEP, turn=12), "asleep, number 12 in the queue"),
+        (ModelOutlook(state=State.ASLEEP, why="it takes more than there is"), "asleep, it takes more than there is"),
         (AWAKE, "awake"),
     ],
 )

@@ -124,6 +124,15 @@ def test_a_stream_that_waits_is_told_what_for_and_then_answered_byte_for_byte() 
     assert answered(client, other) and client.events == whole.events and client.how == other.how == "passed"
 
 
+def test_one_that_has_waited_for_too_long_is_told_what_for_it_was() -> None:
+    it = world(awake=False)
+    it.feed(e.Outlook("asleep, it takes more than there is beside the weights of chat (pinned)"))
+    client = it.arrive(COMPLETION, {**BODY, "stream": False})
+    it.wait(POOL["queue_timeout_s"])
+    assert client.status == 503 and b"s: asleep, it takes more" in client.body
+    assert b"chat (pinned)" in client.body
+
+
 def test_a_paused_stream_is_told_what_for() -> None:
     it = world(comment_s=5.0)
     client = it.arrive(COMPLETION, BODY)

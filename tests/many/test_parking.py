@@ -69,6 +69,17 @@ def test_weights_of_a_model_that_is_off_are_dropped_where_none_can_be_parked_and
     assert sum(one.failures for one in host.shown()) == 0
 
 
+def test_where_none_can_be_parked_an_engine_that_sleeps_is_ended_and_its_weights_are_dropped(house: House) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, host_memory=0).ready()
+    answers = []
+    for name, other in ("ab", "ba", "ab", "ba"):
+        answers += asyncio.run(all_of(host.port, [host.stream(name, "Once")], None, [0]))
+        assert host.shown_of(other).state is State.OFF and not host.shown_of(other).weights
+    host.answered(answers)
+    check(answers[2:], answers[:2])
+    assert sum(one.failures for one in host.shown()) == 0
+
+
 def test_weights_of_a_model_that_was_taken_out_are_dropped_while_others_go_on(house: House) -> None:
     host = Host(house, models("ab"), capacity=3 * PIECE, host_memory=0).ready()
     asked = [host.stream(name, "Once") for name in "ab"]

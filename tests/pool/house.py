@@ -4,7 +4,8 @@ What must hold after every event (`HouseWorld.check`):
 
 * Never more bytes awake than the ledger has: it grants them, whatever the pool wishes; with all weights in the device.
 * Only weights of a model that sleeps, and isn't pinned, are parked, and never more than the host's memory may have.
-* Only weights of a model that has no engine, isn't pinned and isn't wanted are dropped.
+* Only weights of a model that has no engine and isn't pinned are dropped, and where requests wait for it only while
+  another is wanted, too; and no engine is ended that serves.
 * No stream is cut, and none is lost: each waits, is served, or is whole.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
   request and hasn't had one.
@@ -168,6 +169,8 @@ class HouseWorld(World):
         elif isinstance(effect, e.Start):
             self.after(0.0005, lambda: self._start(engine))
         elif isinstance(effect, e.End):
+            if engine.serving:
+                raise WrongWorld(f"{name} is to be ended while it serves")
             self.after(0.0005, lambda: self.die(engine, again=False))
         elif isinstance(effect, e.Park):
             self._may_park(self.engines[name])
@@ -186,7 +189,8 @@ class HouseWorld(World):
 
     def _may_drop(self, engine: Engine) -> None:
         model = self.machine.models[engine.kind.name]
-        if "gms" in self.away or engine.running or model.pinned or model.demand.wants:
+        others = any(other.wants for other in self.machine.models.values() if other is not model)
+        if "gms" in self.away or engine.running or model.pinned or (model.demand.wants and not others):
             raise WrongWorld(f"the weights of {engine.kind.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:

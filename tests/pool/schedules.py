@@ -150,10 +150,11 @@ class Schedule:
     def heal(self) -> None:
         world = self.world
         world.away.clear()
-        world.foreign, world.host_memory = 0, 1000
+        world.foreign = 0
         for engine in world.engines.values():
             engine.breaks, engine.frees_less, engine.stays = False, 0, False
-            if not engine.serving and not engine.draining and not engine.held:
+            waits = (engine.kind.name, engine.life) in world.memory
+            if not engine.serving and not engine.draining and (waits or not engine.held):
                 engine.leased = 0
             world.entries[engine.kind.name] = Entry(name=engine.kind.name, engine="reference")
             world.feed(e.Asked(5, m.Command(number=1, verb="unpin", name=engine.kind.name)))

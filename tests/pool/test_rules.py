@@ -665,9 +665,9 @@ def test_one_that_is_awake_sleeps_first_then_its_weights_are_parked_then_the_oth
     assert pool.wishes() == [("wake", "b")]
 
 
-@pytest.mark.parametrize("why", ["pinned", "no host memory", "GMS away", "no weights", "another moves them"])
+@pytest.mark.parametrize("why", ["pinned", "GMS away", "no weights", "another moves them"])
 def test_what_may_not_be_parked_stays_and_nothing_waits_behind_a_model_that_has_no_room_then(why: str) -> None:
-    pool = crowded(host_left=29 if why == "no host memory" else 100)
+    pool = crowded()
     for name in "ab" if why == "pinned" else "":
         pool.machine.models[name].pinned = pool.machine.models[name].held = True
     if why == "GMS away":
@@ -688,7 +688,8 @@ def test_a_park_that_fails_is_said_and_tried_again_after_pauses_that_grow_and_ot
     pool = Pool("ab", ageing_s=1e6)
     pool.weights(parked={"b": 30}, a=30)
     pool.wants("a", waiting=0, served=1)
-    pool.wants("b")
+    pool.host["default"] = "b"
+    pool.configure("ab")
     tries, began = 0, pool.now
     while pool.now < began + 600:
         for wish, name in pool.wishes():
@@ -778,7 +779,7 @@ def test_what_is_on_its_way_to_host_memory_is_counted_there_once() -> None:
     two = Pool("abc", sizes={"a": 40, "b": 40, "c": 70})
     two.weights(40, parked={"c": 30}, a=30, b=30)
     two.wants("c")
-    assert two.wishes() == [], "there is room for one of both"
+    assert two.wishes() == [("end", "b"), ("park", "a")], "there is room for one of both"
 
 
 def test_weights_that_were_parked_on_one_of_two_devices_only_are_parked_on_the_other_too() -> None:
@@ -859,15 +860,17 @@ def test_where_to_park_makes_room_nothing_is_dropped_and_no_engine_is_ended_wher
     assert pool.wishes() == [("drop", "b")]
 
 
-@pytest.mark.parametrize("why", ["pinned", "asleep", "GMS away", "wanted", "no request"])
+@pytest.mark.parametrize("why", ["pinned", "loading", "GMS away", "wanted", "no request"])
 def test_what_may_not_be_dropped_stays(why: str) -> None:
     pool = off()
     for name in "ab":
         pool.machine.models[name].pinned = pool.machine.models[name].held = why == "pinned"
-    if why == "asleep":
+    if why == "loading":
+        for name in "ab":
+            pool.machine.models[name].learned = e.Learned(asleep={e.HOST: 1})
         pool.launcher(a=e.Child(True, ends=1), b=e.Child(True, ends=1))
-        pool.lock("a")
-        pool.lock("b")
+        pool.lock("a", resting=True)
+        pool.lock("b", resting=True)
     elif why == "GMS away":
         pool.feed(e.WeightsSeen(GPU, None))
     pool.wants("c", waiting=0 if why == "no request" else 1)
@@ -880,7 +883,266 @@ def test_what_may_not_be_dropped_stays(why: str) -> None:
         pool.launcher(c=e.Child(False, ends=1))
     assert "drop" not in dict(pool.wishes())
     said = outlooks(pool.machine.picture, {}, pool.now)["c"].why
-    assert "those of a, b can't be parked now" in said or why in ("wanted", "no request")
+    names = "a (pinned), b (pinned)" if why == "pinned" else "a, b"
+    assert f"those of {names} can't be parked now" in said or why in ("wanted", "no request")
+
+
+def full(*pinned: str, **said: Any) -> Pool:
+    """All are asleep, and host memory is full: c needs 40 and 30 of 100 bytes; weights of a and b take 30 each, those
+    of c are parked. a was used last. A person has put to sleep what is pinned.
+    """
+    pool = crowded(host_left=0)
+    for name in pinned:
+        pool.machine.models[name].pinned = pool.machine.models[name].held = True
+    if said:
+        pool.entries = said
+        pool.configure("abc")
+    return pool
+
+
+def ends(pool: Pool, name: str) -> None:
+    pool.launcher(**{name: e.Child(False, ends=pool.children[name].ends + 1)})
+
+
+def test_where_only_the_weights_of_sleepers_are_in_the_way_and_cant_be_parked_one_is_ended_and_they_are_dropped() -> (
+    None
+):
+    pool = full()
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b")], "which was used before a, and no more than needed"
+    assert "the weights of b are dropped first" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    pool.advance(5)
+    assert pool.wishes() == [] and pool.state("b") is State.STOPPING
+    ends(pool, "b")
+    assert pool.wishes() == [("drop", "b")]
+    pool.advance(5)
+    assert pool.wishes() == []
+    pool.feed(e.DropEnded("b"))
+    assert pool.wishes() == [("wake", "c")]
+    pool = full()
+    pool.weights(0, parked={"c": 30}, a=10, b=30)
+    pool.wants("b", waiting=0, served=1, keep_alive_s=1.0)
+    pool.now += 1
+    pool.wants("a", waiting=0, served=2)
+    pool.now += 1
+    pool.wants("b", waiting=0, served=2)
+    pool.wants("c")
+    assert pool.wishes() == [("end", "a")], "whose 10 bytes are enough"
+
+
+def test_the_weights_of_sleepers_are_dropped_last() -> None:
+    pool = full()
+    ends(pool, "a")
+    pool.wants("c")
+    assert pool.wishes() == [("drop", "a")], "which has no engine"
+    pool = full()
+    for name in "ab":
+        pool.machine.models[name].learned = e.Learned(asleep={GPU: 10 if name == "a" else 5})
+    pool.room(130)
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b"), ("end", "a"), ("wake", "c")], "what their engines keep is enough"
+    pool = full(c={"preload": True})
+    ends(pool, "c")
+    assert pool.wishes() == [], "nor for a start that no request needs"
+    pool = full(b={"preload": True})
+    pool.wants("c")
+    assert pool.wishes() == [("end", "a")]
+
+
+def test_a_sleepers_weights_are_dropped_for_those_before_it_in_the_queue_and_for_none_behind_it() -> None:
+    pool = full()
+    pool.door(b=ModelDemand(waiting=1, oldest_wait_ms=1000), c=ModelDemand(waiting=1))
+    assert pool.wishes() == [("wake", "b")]
+    pool = full("a")
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [("end", "b")], "whose turn comes after c's"
+    ends(pool, "b")
+    assert pool.wishes() == [("drop", "b")]
+    pool.feed(e.DropEnded("b"))
+    assert pool.wishes()[0] == ("wake", "c")
+    pool = full("a")
+    ends(pool, "b")
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [("drop", "b")], "also those of one that is OFF"
+    pool = full("a")
+    pool.machine.models["b"].failed("no", pool.now)
+    pool.door(b=ModelDemand(waiting=1, oldest_wait_ms=1000), c=ModelDemand(waiting=1))
+    assert pool.wishes() == [("end", "b")], "which has failed, and isn't in the queue until its pause is over"
+
+
+def test_where_nothing_can_be_dropped_either_those_whose_weights_stay_are_named() -> None:
+    def stay(pool: Pool, names: str, name: str = "c") -> None:
+        said = outlooks(pool.machine.picture, {}, pool.now)[name]
+        assert pool.wishes() == [] and said.estimate_ms is None and said.turn == 0
+        assert f"those of {names} can't be parked now (host_memory:), nor dropped" in said.why
+
+    pool = full("a", "b")
+    pool.wants("c")
+    stay(pool, "a (pinned), b (pinned)")
+    pool = full()
+    pool.awake("a", BUSY)
+    pool.wants("b", oldest_wait_ms=1000)
+    pool.wants("c")
+    pool.wishes()
+    stay(pool, "a (it has requests), b (it has requests)")  # b waits for its turn, which comes before c's
+    pool = Pool("ab", drain_s=0.0)
+    pool.weights(0, parked={"b": 30}, a=30)
+    pool.awake("a")
+    pool.lock("a", away=True)
+    pool.wants("b")
+    stay(pool, "a", "b")
+
+
+def test_for_a_pinned_model_a_sleepers_weights_are_dropped_too() -> None:
+    pool = full()
+    pool.asks("pin", "c")
+    assert pool.wishes() == [("end", "b")]
+
+
+def test_no_models_own_weights_are_dropped_for_it() -> None:
+    pool = Pool("ac", sizes={"a": 50, "c": 40}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    ends(pool, "c")
+    pool.weights(0, c=30)
+    pool.wishes()
+    pool.wants("c")
+    assert pool.wishes() == []
+    assert "20 bytes of gpu are missing" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+
+
+def test_an_engine_without_requests_is_ended_before_weights_are_dropped_that_requests_wait_for() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    ends(pool, "b")
+    pool.weights(0, b=30)
+    pool.room(80)
+    pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [("end", "a"), ("wake", "c")]
+
+
+def test_for_one_that_lacks_room_in_vain_nothing_is_kept() -> None:
+    pool = Pool("abc", sizes={"a": 60, "b": 20, "c": 10}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    ends(pool, "b")
+    pool.wants("b")
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.wishes()
+    pool.room(b=20)
+    pool.wants("c")
+    assert pool.wishes() == [], "it is seen first whether that is so"
+    pool.advance(1)
+    assert pool.wishes() == [("wake", "c")]
+
+
+def test_one_that_is_awake_without_requests_sleeps_first_then_it_is_ended_then_its_weights_are_dropped() -> None:
+    pool = Pool("ab", drain_s=0.0)
+    pool.weights(0, parked={"b": 30}, a=30)
+    pool.awake("a", BUSY)
+    pool.wants("b")
+    pool.advance(60)
+    assert pool.wishes() == [], "not while it has requests"
+    assert "those of a (it has requests)" in outlooks(pool.machine.picture, {}, pool.now)["b"].why
+    pool.wants("a", waiting=0, served=2)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.lock("a", resting=True, held=True, draining=True)
+    assert pool.wishes() == []
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    ends(pool, "a")
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a"))
+    assert pool.wishes() == [("wake", "b")]
+
+
+def test_a_turn_is_awaited_before_a_sleeper_is_ended() -> None:
+    pool = Pool("abc", sizes={"a": 40, "b": 40, "c": 70}, entries={"a": {"loaded_at_least_s": 20.0}})
+    pool.weights(0, a=20, b=20)
+    pool.awake("a")
+    pool.wants("c")
+    assert pool.wishes() == []
+    assert "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
+    pool.advance(20)
+    assert pool.wishes() == [("end", "b"), ("sleep", "a")]
+
+
+def test_a_park_that_fails_once_ends_no_engine_and_one_that_goes_on_failing_does() -> None:
+    pool = Pool("ab", ageing_s=1e6)
+    pool.weights(parked={"b": 30}, a=30)
+    pool.wants("b")
+    for _ in range(3):
+        assert pool.wishes() == [("park", "a")], "its GMS has been killed, say"
+        pool.feed(e.ParkEnded("a", "the server is gone"))
+        said = pool.wishes()
+        pool.advance(4)
+    assert said == [("end", "a")]
+
+
+def test_a_load_that_waits_for_room_has_a_sleepers_weights_dropped_and_nothing_else_while_that_ends() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 30))
+    ends(pool, "b")
+    pool.weights(0, a=30, c=30)
+    pool.wants("c", waiting=0, served=1)
+    pool.wants("b")
+    assert pool.wishes() == [("start", "b")], "what its weights take isn't known yet"
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.room(b=20)
+    pool.advance(1)
+    pool.door(a=ModelDemand(waiting=1, oldest_wait_ms=9000), b=ModelDemand(waiting=1), c=ModelDemand(served=2))
+    pool.advance(1)
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("end", "a")], "also where a was asked for before"
+    pool.advance(60)
+    assert pool.wishes() == []
+    ends(pool, "a")
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "a")]
+    pool.advance(60)
+    assert pool.wishes() == []
+
+
+def test_what_sleeps_for_a_load_that_lacks_room_isnt_waked_again_where_the_pool_thinks_that_it_fits() -> None:
+    pool = Pool("ab", sizes={"a": 60, "b": 20}, default="a", default_after_s=0.0)
+    pool.awake("a")
+    ends(pool, "b")
+    pool.wants("b")
+    assert pool.wishes() == [("start", "b")]
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.room(b=20)
+    pool.advance(10)
+    assert pool.state("b") is State.LOADING and pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    pool.room(b=10)
+    assert pool.wishes() == []
+    pool.room()
+    assert pool.wishes() == [("wake", "a")], "b has what it needs"
+    assert pool.wishes() == []
+
+
+def test_while_an_engine_ends_for_one_nothing_else_gives_way_for_it() -> None:
+    pool = Pool("abc", sizes={"a": 20, "b": 60, "c": 70})
+    pool.machine.models["b"].learned = e.Learned(asleep={GPU: 20})
+    pool.awake("a")
+    pool.asks("pin", "a")
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b"), ("wake", "c")]
+    pool.asks("unpin", "a")
+    pool.feed(e.LockAnswered("c", True))
+    pool.lock("c", resting=False, held=True)
+    pool.room(c=10)
+    pool.advance(5)
+    assert pool.wishes() == [], "which takes its time"
+    ends(pool, "b")
+    pool.advance(0.4)
+    assert pool.wishes() == []
+    pool.advance(0.1)
+    assert pool.wishes() == [("sleep", "a")], "and wasn't enough"
+    pool.sleeps("a")
+    pool.now += 1
+    pool.wakes("c", after=0.6)
+    learned = pool.machine.learned().learned["c"]
+    assert learned.wake_s == pytest.approx(0.6 + 0.3 * (1.6 - 0.6)), "from when the last of both was gone"
 
 
 def test_a_drop_that_fails_is_said_and_tried_again_after_pauses_that_grow() -> None:
@@ -1019,7 +1281,7 @@ def test_what_one_keeps_asleep_is_not_free_when_it_sleeps() -> None:
     assert pool.wishes() == []
 
 
-def test_a_drop_that_needs_the_end_of_an_engine_too_isnt_done_for_one_that_waits_already() -> None:
+def test_for_one_that_waits_already_an_engine_is_ended_where_a_drop_alone_would_be_in_vain() -> None:
     pool = Pool("abc", sizes={"a": 40, "b": 10, "c": 40})
     pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
     pool.launcher(b=e.Child(False, ends=1))
@@ -1027,12 +1289,12 @@ def test_a_drop_that_needs_the_end_of_an_engine_too_isnt_done_for_one_that_waits
     pool.wants("c")
     assert pool.wishes() == [("wake", "c")]
     pool.feed(e.LockAnswered("c", True))
-    pool.room(c=45)
-    pool.advance(1)
-    assert pool.wishes() == [], "which would be in vain"
     pool.room(c=25)
     pool.advance(1)
     assert pool.wishes() == [("drop", "b")]
+    pool.room(c=45)
+    pool.advance(1)
+    assert pool.wishes() == [("end", "a")]
 
 
 def test_a_start_brings_parked_weights_back_so_they_need_room() -> None:

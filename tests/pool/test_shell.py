@@ -4,7 +4,9 @@ import sys
 
 from gms.rules import messages as gm
 from pool.rules import events as e
-from pool.shell.server import _run, weights_seen
+from pool.shell import reading
+from pool.shell.weights import _run
+from vram.rules import messages as vm
 
 
 def test_a_gms_that_awaits_what_sleepers_have_says_nothing_of_what_weights_take() -> None:
@@ -12,9 +14,27 @@ def test_a_gms_that_awaits_what_sleepers_have_says_nothing_of_what_weights_take(
     there = gm.RegionStatus(key="a", policy="shared", state="RO", bytes=40)
     awaited = gm.RegionStatus(key="a", policy="shared", state="RECOVERING", bytes=0)
     said = gm.Status(state="RO", device="gpu", regions=[there, pool], parked={"b": 30}, host_memory=100)
-    assert weights_seen("gpu", said) == e.WeightsSeen("gpu", {"a": 40}, {"b": 30}, 70)
+    assert reading.weights("gpu", said) == e.WeightsSeen("gpu", {"a": 40}, {"b": 30}, 70)
     said = gm.Status(state="RECOVERING", device="gpu", regions=[awaited, pool], parked={"b": 30}, host_memory=100)
-    assert weights_seen("gpu", said) == e.WeightsSeen("gpu", None)
+    assert reading.weights("gpu", said) == e.WeightsSeen("gpu", None)
+
+
+def lease(name: str, size: int) -> vm.LeaseState:
+    return vm.LeaseState(1, name, "h", "i", 1, {"gpu": size}, {}, 0, False, "", 0.0, "held")
+
+
+def test_what_models_may_have_is_without_what_others_have_and_with_their_weights() -> None:
+    gpu = vm.DeviceState("gpu", total=100, leased=40, returning=0, foreign=15, keep_free=5, available=10, free=20)
+    waiters = [vm.WaiterState(name, "h", 1, {"gpu": 25}, 0, "", "") for name in ("b", "gms/gpu/c")]
+    leases = [lease("a", 10), lease("gms/gpu/a", 20), lease("another", 7), lease("gms/gpu/gone", 3)]
+    status = vm.Status([gpu], leases, 4, waiters, 2, "", "", {}, [], "", "", 1)
+    unheard = reading.ledger(status, {"a"}, {})
+    assert (unheard.room, unheard.leases) == ({"gpu": 100 - 5 - 15 - 30}, {"a": {"gpu": 10}})
+    assert unheard.lacking == {"b": {"gpu": 15}, "c": {"gpu": 15}}
+    heard = reading.ledger(status, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 20, "gone": 3})})
+    assert heard.room == {"gpu": 100 - 5 - 15 - 7}, "weights are the models', also of one that is no more"
+    older = reading.ledger(status, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 33, "gone": 3})})
+    assert older.room == {"gpu": 100 - 5 - (15 - 13) - 7}, "what an earlier GMS has made is no other program's"
 
 
 def test_a_program_that_parks_and_hangs_fails_or_is_killed_is_told_in_a_sentence() -> None:

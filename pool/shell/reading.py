@@ -1,0 +1,74 @@
+"""What each model's lock, GMS of each device and the ledger say, as events of the pool. Pure."""
+
+from collections.abc import Container, Mapping
+from urllib.parse import urlsplit
+
+from gms import observer as gms
+from lockserver import observer as locks
+from pool.rules import events as e
+from vram import observer as vram
+
+
+def lock(status: locks.Status) -> e.LockView:
+    holder, plan = status.holder, status.plan
+    sleeps = plan is not None and not plan.to
+    return e.LockView(
+        resting=status.resting,
+        why=status.resting_why,
+        held=holder is not None,
+        serving=holder is not None and status.state == "HELD" and bool(holder.endpoint),
+        draining=sleeps,
+        giving_back=plan is not None and sleeps and plan.step == "giving back",
+        ready=any(waiter.ready for waiter in status.waiters),
+        token=status.token,
+        port=urlsplit(holder.endpoint or "").port if holder is not None else None,
+    )
+
+
+def weights(device: str, status: gms.Status) -> e.WeightsSeen:
+    if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
+        return e.WeightsSeen(device, None)
+    here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
+    left = max(status.host_memory - sum(status.parked.values()), 0)
+    return e.WeightsSeen(device, here, dict(status.parked), left)
+
+
+def ledger(status: vram.Status, models: Container[str], said: Mapping[str, e.WeightsSeen]) -> e.LedgerSeen:
+    """`said`: what GMS of each device has. Without its word, what it has leased is as good as another program's."""
+    leases: dict[str, dict[str, int]] = {}
+    weights: dict[str, int] = {}
+    others: dict[str, int] = {}
+    for lease in status.leases:
+        model = model_of(lease.name)
+        is_weights = model in models or any(model in (one.here or {}) for one in said.values())
+        known = lease.bytes.keys() <= said.keys() and is_weights
+        mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
+        for device, size in lease.bytes.items():
+            mine[device] = mine.get(device, 0) + size
+    room = {}
+    for one in status.devices:
+        there = sum((said[one.device].here or {}).values()) if one.device in said else 0
+        unleased = there - weights.get(one.device, 0)  # which an earlier GMS has made
+        foreign = max(one.foreign - max(unleased, 0), 0)
+        room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
+    return e.LedgerSeen(room, leases, _lacking(status))
+
+
+def _lacking(status: vram.Status) -> dict[str, dict[str, int]]:
+    """What each model that waits, for its engine or its weights, would need to be free, beyond what is."""
+    free = {
+        device.device: device.available if device.free is None else min(device.available, device.free)
+        for device in status.devices
+    }
+    return {
+        model_of(waiter.name) or waiter.name: {
+            device: need - free[device] for device, need in waiter.needs.items() if need > free.get(device, need)
+        }
+        for waiter in status.waiters
+    }
+
+
+def model_of(lease: str) -> str:
+    """Whose weights GMS has leased it for; empty: it is for something else."""
+    of, _, key = lease.rpartition("/")
+    return key if of.startswith("gms/") else ""
