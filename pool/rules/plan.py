@@ -14,8 +14,10 @@ from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
 
 LACKS_S = 0.5
 """So long what has just been given back may take to be seen."""
-PARKS_TRIED = 3
-"""So often it is tried to park the weights of an engine that sleeps before it is ended so that they can be dropped."""
+PARKS_TRIED = 6
+"""So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
+more than half a minute, in which a new GMS refuses because readers may be on their way back.
+"""
 AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
 """No process reads its weights."""
 

@@ -1070,11 +1070,13 @@ def test_a_park_that_fails_once_ends_no_engine_and_one_that_goes_on_failing_does
     pool = Pool("ab", ageing_s=1e6)
     pool.weights(parked={"b": 30}, a=30)
     pool.wants("b")
-    for _ in range(3):
+    began = pool.now
+    for _ in range(6):
         assert pool.wishes() == [("park", "a")], "its GMS has been killed, say"
-        pool.feed(e.ParkEnded("a", "the server is gone"))
-        said = pool.wishes()
-        pool.advance(4)
+        pool.feed(e.ParkEnded("a", "this server is new"))
+        said, ended_after = pool.wishes(), pool.now - began
+        pool.advance(pool.machine.models["a"].parking.again_at - pool.now)
+    assert ended_after > 30
     assert said == [("end", "a")]
 
 
