@@ -103,8 +103,9 @@ class Server(RecordShell):
         return f"{owner}, or an engine that it granted," if owner is not None else "a process that is leaving"
 
     def _do_stop(self, effect: e.Stop) -> None:
-        """A lock that no engine has, and whose directory is removed, ends as it is meant to: a model was taken out."""
-        if self.machine.active.holder is None and not self.run_dir.exists():
+        """One of many that no engine has, and whose directory is removed, ends as is meant: a model was taken out."""
+        is_free = self.config.at_rest and self.machine.active.holder is None
+        if is_free and not self.run_dir.exists():
             self.loop.stopping = "its directory was removed"
         else:
             self.stop(effect)
