@@ -95,6 +95,7 @@ class Faults(TreeFaults):
         self.world.frozen.add(victim)
         self.kernel.freeze(victim)
         self.kernel.kill(holder.main)
+        self.world.lose_sight()
         self.kernel.after(0.5 + self.world.others.random() * 3, lambda: self.kernel.thaw(victim))
 
     def _cont(self, process: Process) -> None:
