@@ -348,6 +348,7 @@ class LockWorld(RuleBasedStateMachine):
             and all(incarnation.stage is Stage.PRESENT for incarnation in machine.evidence.incarnations.known.values())
             and succession.switchover.under_way is None
             and succession.permit.lock.doubt is None
+            and not (succession.permit.waiters and succession.permit_may_be_held)  # a new server, within its window
             and not machine.context.alarms
             and machine.disk.due_at == math.inf
             and all(waiter.vetted for waiter in succession.queue.waiters.values())
