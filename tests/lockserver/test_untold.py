@@ -316,3 +316,27 @@ def test_a_newer_holder_is_heard_of_while_the_one_of_an_older_file_is_being_prov
     harness.kill(worker)
     harness.advance(60)
     assert b.holds
+
+
+def test_a_holder_that_has_come_itself_is_displaced_by_no_hearsay() -> None:
+    """Its worker was away when it died, so there is doubt; but not of who the holder is."""
+    harness = Harness().start()
+    a = harness.holder("a", children=1)
+    harness.crash().start()
+    a.register()
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    assert harness.state == "FENCING" and harness.machine.active.doubt is not None
+    b.says(m.HandBack(mark=harness.machine.active.token + 9, tree="ghost.0", numbers=[]))
+    assert harness.machine.active.holder is not None and harness.machine.active.holder.engine_id == "a"
+
+
+def test_a_server_that_lacks_a_process_of_the_holder_gives_no_copies_of_the_others() -> None:
+    """What it gives replaces what waiters have: they may have a copy of that one."""
+    harness = Harness().start()
+    a = harness.holder("a", children=1)
+    harness.crash().start()
+    a.register()
+    harness.kill(a.main)
+    late = harness.waiter("late")
+    assert harness.state == "FENCING" and not [keep for keep in late.heard(m.Keep) if keep.tree == a.name]
