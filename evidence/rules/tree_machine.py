@@ -219,10 +219,10 @@ class TreeMachine(Host):
                 self.say(owed.conn, owed.message)
         self.incarnations.written(event.seq)
 
-    def on_directory_replaced(self, event: DirectoryReplaced) -> None:
+    def leave_path(self, why: str, meant: bool = False) -> None:
         """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
         self.is_started = False
-        self.context.out.append(Stop(event.why))
+        self.context.out.append(Stop(why, meant))
 
     def on_persist_failed(self, event: PersistFailed) -> bool:
         """False: that decides nothing; else what follows from it would be one more write that fails, and so on."""
@@ -243,7 +243,7 @@ TreeMachine.handlers = {
     e.LookedUp: lambda machine, event: machine.incarnations.looked_up(event),
     Persisted: TreeMachine.on_persisted,
     PersistFailed: TreeMachine.on_persist_failed,
-    DirectoryReplaced: TreeMachine.on_directory_replaced,
+    DirectoryReplaced: lambda machine, event: machine.leave_path(event.why),
     PathWatched: lambda machine, event: machine.context.path_watched(event),
     Hindered: lambda machine, event: machine.context.hindered(event),
     Tick: lambda machine, event: None,  # time has passed; the conclusions follow

@@ -342,6 +342,13 @@ class Machine(TreeMachine):
             self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
+    def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
+        """One of many that no engine has, and whose directory was removed, ends as is meant: a model was taken out."""
+        if event.removed and self.config.at_rest and self.active.holder is None:
+            self.leave_path("its directory was removed", meant=True)
+        else:
+            self.leave_path(event.why)
+
 
 def _known_of_the_holder(active: Lock) -> tuple[str, int]:
     return (active.holder.name, len(active.holder.members)) if active.holder is not None else ("", 0)
@@ -355,6 +362,7 @@ Machine.handlers = {
     e.NamesTaken: lambda machine, event: machine.succession.exclusion.taken(event),
     e.MemoryRead: lambda machine, event: machine.succession.memory_read(event),
     e.PersistFailed: Machine._on_persist_failed,
+    e.DirectoryReplaced: Machine._on_directory_replaced,
 }
 Machine.requests = {
     **TreeMachine.requests,

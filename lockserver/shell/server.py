@@ -102,17 +102,8 @@ class Server(RecordShell):
             return ""
         return f"{owner}, or an engine that it granted," if owner is not None else "a process that is leaving"
 
-    def _do_stop(self, effect: e.Stop) -> None:
-        """One of many that no engine has, and whose directory is removed, ends as is meant: a model was taken out."""
-        is_free = self.config.at_rest and self.machine.active.holder is None
-        if is_free and not self.run_dir.exists():
-            self.loop.stopping = "its directory was removed"
-        else:
-            self.stop(effect)
-
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **RecordShell.effects,
-        e.Stop: _do_stop,
         e.Send: _do_send,
         e.TakeNames: _do_take_names,
         e.Persist: Shell.persist,

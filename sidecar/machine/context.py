@@ -53,6 +53,8 @@ class PersistFailed(Event, frozen=True):
 
 class DirectoryReplaced(Event, frozen=True):
     why: str
+    removed: bool = False
+    """None is in its place."""
 
 
 class PathWatched(Event, frozen=True):
@@ -114,6 +116,8 @@ class Note(Effect, frozen=True):
 
 class Stop(Effect, frozen=True):
     why: str
+    meant: bool = False
+    """It has nothing left to do, which alarms nobody."""
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -97,11 +97,13 @@ class Shell(Turns):
 
     def stop(self, effect: context.Stop) -> None:
         """Carries out."""
-        self.log.alarm("stopping", why=effect.why)
+        if not effect.meant:
+            self.log.alarm("stopping", why=effect.why)
         self.loop.stopping = effect.why
 
     def replaced_event(self) -> context.DirectoryReplaced:
-        return context.DirectoryReplaced(f"{self.server_socket.path.parent} or its socket was replaced")
+        directory = self.server_socket.path.parent
+        return context.DirectoryReplaced(f"{directory} or its socket was replaced", removed=not directory.exists())
 
     def look_at_path(self) -> None:
         """For `watch_over`, by a server that a process finds under its path."""

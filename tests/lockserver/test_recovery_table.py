@@ -858,6 +858,31 @@ def test_a_write_that_finds_the_directory_replaced_grants_nothing() -> None:
     assert harness.stopped and not a.holds
 
 
+@pytest.mark.parametrize(
+    ("at_rest", "removed", "has_holder", "meant"),
+    [
+        (True, True, False, True),
+        (False, True, False, False),
+        (True, False, False, False),
+        (True, True, True, False),
+    ],
+)
+def test_only_the_removal_of_one_of_many_that_no_engine_has_is_meant(
+    at_rest: bool, removed: bool, has_holder: bool, meant: bool
+) -> None:
+    harness = Harness(at_rest=at_rest).start()
+    harness.advance(SETTLE_S)
+    if has_holder:
+        a = harness.waiter("a")
+        harness.receive(harness.observer(), m.Wake())
+        harness.advance(SETTLE_S)
+        assert a.holds
+    harness.feed(e.DirectoryReplaced("the run directory was replaced", removed=removed))
+    (stop,) = (effect for effect in harness.effects if isinstance(effect, e.Stop))
+    assert stop.meant is meant
+    assert not harness.machine.is_started
+
+
 # -- the permit `init` across a restart ----------------------------------------------------------------------------
 
 
