@@ -123,8 +123,11 @@ class ReferenceEngine:
 
     def wake(self) -> None:
         crew = _started(self._crew)
+        began = time.monotonic()
         claimed = crew.claim(*self._grant) if self._grant is not None and self._home is not None else []
+        claim_s = time.monotonic() - began
         times = crew.wake()
+        times["kv"] += claim_s
         self._adopt(claimed)
         for name, seconds in times.items():
             if self._setting is not None:
