@@ -41,14 +41,14 @@ def measure(parent: Path, victim: Victim, rounds: int) -> Iterator[Result]:
         alone = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, "a", lock=AS_UP_DOES)
         pair = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, lock=AS_UP_DOES)
         taken, ends = [], []
-        for number in range(WARM_UP + rounds):
+        while len(taken) < WARM_UP + rounds:
             pair.whole()
             end = alone.end_of(victim)
             played = pair.takeover(victim)
-            pair.takeover(victim)  # it adopted a KV cache and died within 30 s: the next adopts nothing of it
-            if number >= WARM_UP:
+            if not played.after_a_second_death:
                 taken.append(played)
                 ends.append(end)
+    del taken[:WARM_UP], ends[:WARM_UP]
     tokens = [one.beside for one in taken]
     floor = [end + token for end, token in zip(ends, tokens, strict=True)]
     what = f"kill -9 of {victim.name} -> first token"

@@ -39,6 +39,7 @@ _LOOK_EVERY_S = 0.01
 _END_S = 30.0
 TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
 """In any of an answer's pieces; `prompt_token_ids` has another word in front."""
+_SECOND_DEATHS = re.compile(r'failover_engine_kv_wakes_total\{why="second_death"\} ([0-9.]+)')
 
 T = TypeVar("T")
 Strike = Callable[[], None]
@@ -63,6 +64,8 @@ class Takeover:
     """The first token of an answer by the engine that was about to be killed: awake, and nothing happens."""
     whole: int
     """From the kill until one serves and the other is ready again."""
+    after_a_second_death: bool = False
+    """The one before had adopted a KV cache and died within 30 s, as here each second one: nothing of it is adopted."""
 
     @property
     def total(self) -> int:
@@ -181,6 +184,7 @@ class Pair:
     def takeover(self, victim: Victim) -> Takeover:
         """One round. Begins when the pair is whole, and ends when it is whole again."""
         active, standby = self.whole()
+        second_deaths = _second_deaths(standby)
         members = [active.main(), *active.workers()]
         strike = victim.aim(active)
         asked = time.monotonic_ns()
@@ -231,7 +235,8 @@ class Pair:
             announced - granted - awake_and_bound,
             first - announced,
         )
-        return Takeover(dict(zip(PHASES, parts, strict=True)), beside, whole)
+        phases = dict(zip(PHASES, parts, strict=True))
+        return Takeover(phases, beside, whole, _second_deaths(standby) > second_deaths)
 
 
 @contextlib.contextmanager
@@ -252,6 +257,12 @@ def house(parent: Path, environment: dict[str, str] | None = None) -> Iterator[H
             select.select([shim.pidfd], [], [], _END_S)
         here.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _second_deaths(shim: Shim) -> float:
+    """After how many of them it woke."""
+    found = _SECOND_DEATHS.search(shim.get("/metrics")[1])
+    return float(found[1]) if found else 0.0
 
 
 @contextlib.contextmanager

@@ -35,7 +35,8 @@ from sidecar.wire.sockets import ServerSocket
 T = TypeVar("T")
 _UNSENT_POLL_S = 0.005
 KNOWN_PROMPT = tuple(range(1, BLOCK + 2))
-KNOWN_TOKENS = 3
+KNOWN_TOKENS = 2
+"""The prompt's own pass, and a step after it."""
 LEAVE_S = 2.0
 """A worker that has to give its cache back in order may take so long: a successor waits for the end of this process."""
 

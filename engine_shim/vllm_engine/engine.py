@@ -44,7 +44,8 @@ _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
 _KNOWN_PROMPT = range(1, 8)
 """Shorter than any block, so that it is computed each time; its later tokens read the KV cache."""
-_KNOWN_TOKENS = 3
+_KNOWN_TOKENS = 2
+"""The prompt's own pass, and a step after it."""
 
 
 class NotStarted(Exception):
