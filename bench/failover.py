@@ -40,7 +40,8 @@ def measure(parent: Path, victim: Victim, rounds: int) -> Iterator[Result]:
     with contextlib.ExitStack() as stack:
         alone = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, "a", lock=AS_UP_DOES)
         pair = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, lock=AS_UP_DOES)
-        taken, ends = [], []
+        taken: list[Takeover] = []
+        ends: list[int] = []
         while len(taken) < WARM_UP + rounds:
             pair.whole()
             end = alone.end_of(victim)
