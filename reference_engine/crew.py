@@ -7,6 +7,7 @@ worker may be missing: one that is gone, or doesn't answer, breaks the engine.
 What this file may not do: compute (`rank.py`), or decide when. The other end is `worker.py`.
 """
 
+import contextlib
 import socket
 import struct
 import subprocess
@@ -34,7 +35,7 @@ _STOP_TIMEOUT_S = 2.0
 class Ask(msgspec.Struct):
     """To a worker."""
 
-    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed"]
+    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed", "stop"]
     layer: int = 0
     spans: Sequence[Span] = ()
     width: int = 0
@@ -125,6 +126,8 @@ class _Worker:
         return answer, data
 
     def stop(self) -> None:
+        with contextlib.suppress(WorkerFailed):
+            self.say(Ask("stop"))
         self._sock.close()
         try:
             self.process.wait(_STOP_TIMEOUT_S)

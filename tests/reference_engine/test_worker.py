@@ -1,0 +1,44 @@
+"""When a worker gives back in order what it has."""
+
+import socket
+import threading
+
+import pytest
+
+from reference_engine import rank, worker
+from reference_engine.crew import Ask, Start, hear, say
+
+
+class Recorded:
+    """In a rank's place: it says whether it was closed."""
+
+    closed = False
+    needs = 0
+
+    def __init__(self, *_: object) -> None: ...
+
+    def close(self) -> None:
+        type(self).closed = True
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told to stop", "the main process is gone"])
+def test_only_a_worker_that_is_told_to_stop_gives_back_in_order(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A main process that died takes its workers with it. If one gave its KV cache back first, GMS would count a death
+    at one rank and not at the other, and of two caches one would be given up at each wake to come.
+    """
+
+    class Here(Recorded): ...
+
+    monkeypatch.setattr(rank, "Rank", Here)
+    ours, theirs = socket.socketpair()
+    serving = threading.Thread(target=worker.serve, args=(theirs,))
+    serving.start()
+    with ours, theirs:
+        say(ours, Start((), 1, None))
+        say(ours, Ask("start"))
+        hear(ours)
+        if told:
+            say(ours, Ask("stop"))
+        ours.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    assert Here.closed is told
