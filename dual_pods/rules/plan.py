@@ -302,11 +302,7 @@ class Plan:
         if it.state is State.FAILED or self._failed_often(seen):
             return self._again(requester, seen)
         if it.state in REST:
-            known = self._tried(wake)
-            asked = known.busy or (known.until > self.now and not known.why)  # and it may hold more already
-            if not asked and (
-                missing := self._who_is_hot(it.accelerators, instance) or self._make_room(requester, seen)
-            ):
+            if missing := self._room_to_wake(requester, seen):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:
@@ -318,6 +314,13 @@ class Plan:
             return Phase.LAUNCHING, self._do_for(requester, Order("admit", server)) or f"{where} may begin"
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
         return phase, f"{where} is {it.state.value}: {it.why or self._tried(wake).why}".removesuffix(": ")
+
+    def _room_to_wake(self, requester: Requester, seen: Seen) -> str:
+        """Rules 3, 6 and 7. What is missing; once it has been asked it may hold more already, and isn't looked at."""
+        known = self._tried(Order("wake", seen.server, seen.it.id))
+        if known.busy or (known.until > self.now and not known.why):
+            return ""
+        return self._who_is_hot(seen.it.accelerators, seen.it.id) or self._make_room(requester, seen)
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
@@ -344,10 +347,12 @@ class Plan:
         sentence = f"instance {seen.it.id} failed: {why}"
         self._say(requester, "Failed", sentence, warning=True)
         wake = Order("wake", seen.server, seen.it.id)
-        if seen.server.pool and self._tried(wake).failures < self.settings.tries:
-            self._do(wake)
-        else:
+        if not seen.server.pool or self._tried(wake).failures >= self.settings.tries:
             self._do(_deletion(seen))
+        elif missing := self._room_to_wake(requester, seen):
+            return Phase.WAITING, f"{sentence}; {missing}"
+        else:
+            self._do(wake)
         return Phase.LAUNCHING, sentence
 
     def _failed_often(self, seen: Seen) -> str:

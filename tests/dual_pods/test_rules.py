@@ -10,6 +10,7 @@ from dual_pods.rules import names
 from dual_pods.rules.events import Create, Effect, Gone, Key, Listed, key
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
+from dual_pods.rules.plan import Phase
 from pool.entries import State
 from tests.dual_pods.world import GIB, Chances, World, world
 
@@ -305,6 +306,20 @@ def test_an_engine_that_dies_while_it_is_bound_comes_back() -> None:
     assert not it.ready(uid) and "failed" in it.machine.waits[uid][1]
     it.run(120)
     assert it.ready(uid) and ("Failed", f"instance {it.only()} failed: its process has ended") in it.said
+
+
+def test_an_engine_that_dies_and_whose_memory_is_not_free_yet_is_waked_when_it_is_and_not_made_anew() -> None:
+    it = world(chances=Chances(leaks=1000))
+    uid = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
+    it.run(60)
+    [pod] = [pod for pod in it.pods.values() if pod.engines]
+    it.dies(pod, next(iter(pod.engines.values())))
+    it.run(it.now + 20)  # its memory is free after 30 s
+    phase, says = it.machine.waits[uid]
+    assert phase is Phase.WAITING and "its process has ended" in says and "are needed" in says
+    it.run(it.now + 20)
+    assert it.ready(uid) and it.machine.counts["failures"] == 1 and not it.machine.counts["deletions"]
+    it.quiet()
 
 
 @pytest.mark.parametrize("mode", MODES)

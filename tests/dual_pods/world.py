@@ -510,6 +510,8 @@ class World:
 
     def dies(self, pod: Pod, engine: Engine) -> None:
         """kill -9 of its process."""
+        if self.chance(self.chances.leaks):
+            self._leak(engine)
         engine.held, engine.why = 0, "its process has ended"
         self._move(pod, engine, State.FAILED)
 
