@@ -166,8 +166,8 @@ class Plan:
         server = seen.server if seen is not None else self.view.pool if swaps else None
         if swaps and server is None:
             return self._create(requester, self._pool_pod())
-        asleep = seen is None or seen.it.state is not State.AWAKE
-        if asleep and (missing := self._make_room(requester, seen)):
+        has_begun = seen is not None and seen.it.state in (State.LOADING, State.WAKING, State.AWAKE)
+        if not has_begun and (missing := self._make_room(requester, seen)):  # else some of what is in use is its own
             return Phase.WAITING, missing
         if server is None:
             create = self._single_pod(requester, instance)
@@ -251,12 +251,18 @@ class Plan:
                 over.append(name)
         others = self.view.sleepers(self.view.wished(requester.uid))
         going = victims.cover(others, frozenset(over))
-        if going is None and seen is not None and not seen.bound:
+        if going is None and seen is not None and not self._may_be_waking(requester, seen):
             going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
             self._do(query)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
         return self._evict(going)
+
+    def _may_be_waking(self, requester: Requester, seen: Seen) -> bool:
+        """Because this controller asked, or one before it; what is in use may be its own then. One that was waked in
+        vain may hold it for ever."""
+        has_failed = self._tried(Order("wake", seen.server, seen.it.id)).why
+        return bool(seen.bound) and not has_failed and self.now < requester.created + self.settings.bound_s
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import names
-from dual_pods.rules.events import Create, Effect, Gone, Key, Listed, key
+from dual_pods.rules.events import Create, Effect, Gone, Key, Listed, Measured, key
 from dual_pods.rules.facts import Node
 from dual_pods.rules.place import Mode
 from dual_pods.rules.plan import Phase
@@ -551,6 +551,37 @@ def test_bug_746_nor_is_it_where_each_instance_has_a_pod(foreign: int, prometheu
         it.give_back("n-0", 35 * GIB)
         it.run(it.now + 90)
     assert it.ready(again) and not it.machine.counts["failures"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_engine_that_holds_memory_since_it_was_waked_in_vain_is_made_anew(restarts: bool) -> None:
+    it = _settled(Mode.SLEEP, {"qwen": 20 * GIB}, sleepers_bytes=4 * GIB, bound_s=100.0)
+    it.chances = Chances(wake_fails=1000)
+    uid = it.request("b", "n", ("n-0",), "qwen", 20 * GIB)
+    while it.done[-1][0] != "wake":
+        it.run(it.now + 0.1)
+    if restarts:
+        it.restart()
+    it.feed(Measured("n", {"n-0": 10 * GIB}, it.now))
+    it.run(it.now + 50)
+    assert not restarts or it.machine.waits[uid][1] == "10 GiB are in use on n-0, and no sleeper can go"
+    it.run(it.now + 100)  # a new controller takes it to be waking until its requester is late
+    assert it.ready(uid) and it.machine.counts["evictions"] == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.SWAP])
+def test_what_loads_already_when_its_next_requester_comes_goes_on_and_no_sleeper_goes_for_it(mode: Mode) -> None:
+    it = _settled(mode, {"llama": 40 * GIB}, sleepers_bytes=4 * GIB)
+    first = it.request("a", "n", ("n-0",), "qwen", 60 * GIB, 0.1)
+    while State.LOADING not in _engines(it).values():
+        it.run(it.now + 0.1)
+    it.vanish(first)
+    it.feed(Measured("n", {"n-0": 61 * GIB}, it.now))
+    second = it.request("b", "n", ("n-0",), "qwen", 60 * GIB, 0.1)
+    launches = it.machine.counts["launches"]
+    it.run(it.now + 60)
+    assert it.ready(second) and it.awake_or_asleep("llama")
+    assert it.machine.counts["launches"] == launches and not it.machine.counts["deletions"]
 
 
 def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None:

@@ -463,6 +463,9 @@ class World:
         if effect.what == "wake":
             if engine.state not in (*REST, State.FAILED):
                 return f"it is {engine.state.value}"
+            if not effect.server.pool and self.chance(self.chances.wake_fails):
+                engine.held = engine.needs // 2  # and it says on that it sleeps
+                return "/wake_up says 500"
             self._begin(pod, engine, State.WAKING if engine.measured else State.LOADING, 0.5 if engine.measured else 5)
         elif effect.what == "sleep":
             if engine.state is not State.AWAKE:
@@ -484,7 +487,9 @@ class World:
         fits = all(self.free(name) >= engine.needs - engine.held for name in engine.accelerators)
         if not fits and engine.measured and isinstance(pod.fact, Server) and pod.fact.pool:
             raise Violation(f"{engine.id} begins, and doesn't fit")
-        fails = self.chance(self.chances.launch_fails if state is State.LOADING else self.chances.wake_fails)
+        single = isinstance(pod.fact, Server) and not pod.fact.pool
+        chance = self.chances.launch_fails if state is State.LOADING else self.chances.wake_fails
+        fails = self.chance(0 if single and state is State.WAKING else chance)
         engine.held = 0 if fails or not fits else engine.needs
         self._move(pod, engine, state)
         self.later(seconds * self.random.uniform(0.5, 1.5), lambda: self._up(pod, engine, state, fails or not fits))
@@ -495,7 +500,10 @@ class World:
         engine.measured = engine.measured or not fails
         engine.last_used = self.now
         engine.why = "out of memory" if fails else ""
-        self._move(pod, engine, State.FAILED if fails else State.AWAKE)
+        if fails and isinstance(pod.fact, Server) and not pod.fact.pool:
+            self.restart_server(pod.fact.uid)
+        else:
+            self._move(pod, engine, State.FAILED if fails else State.AWAKE)
 
     def _sleeps(self, pod: Pod, engine: Engine) -> None:
         if engine.state is State.DRAINING:
@@ -512,6 +520,9 @@ class World:
         """kill -9 of its process."""
         if self.chance(self.chances.leaks):
             self._leak(engine)
+        if isinstance(pod.fact, Server) and not pod.fact.pool:
+            self.restart_server(pod.fact.uid)
+            return
         engine.held, engine.why = 0, "its process has ended"
         self._move(pod, engine, State.FAILED)
 
