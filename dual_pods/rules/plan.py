@@ -189,14 +189,32 @@ class Plan:
         return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
     def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
-        """Rule 3: a sentence about who still holds one of these accelerators; empty when none does."""
+        """Rule 3: a sentence about who still holds one of these accelerators, or may soon; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
-            return ""
+            return self._who_was_asked(frozenset(accelerators), instance)
         it, server = hot[0].it, hot[0].server
         why = it.why or self._tried(Order("sleep", server, it.id)).why
         why = f" ({why})" if why else ""
         return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
+
+    def _who_was_asked(self, accelerators: frozenset[str], instance: str) -> str:
+        """One that is promised to none any more may begin yet. Where it isn't there, it is on any accelerator."""
+        asked = [key for key in self.place.tries if key[0] in ("launch", "wake")]
+        for what, uid, it in asked:
+            seen, its = self.view.find(it), self.bindings.get(uid, {})
+            elsewhere = seen is not None and seen.it.accelerators.isdisjoint(accelerators)
+            if it == instance or it in its or elsewhere or (what == "launch" and seen is not None):
+                continue
+            if self._is_awaited(self.place.tries[what, uid, it]):
+                return f"instance {it} was asked to {what}, and hasn't done so yet"
+        return ""
+
+    def _is_awaited(self, known: Try) -> bool:
+        """It was asked for, or is being, and what becomes of it hasn't shown."""
+        if not known.busy and known.until > self.now:
+            self._look_at(known.until)
+        return known.busy or (known.until > self.now and not known.why)
 
     def _make_room(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7: sends sleepers away where they hold too much. A sentence while there is too little room.
@@ -323,8 +341,7 @@ class Plan:
 
     def _room_to_wake(self, requester: Requester, seen: Seen) -> str:
         """Rules 3, 6 and 7. What is missing; once it has been asked it may hold more already, and isn't looked at."""
-        known = self._tried(Order("wake", seen.server, seen.it.id))
-        if known.busy or (known.until > self.now and not known.why):
+        if self._is_awaited(self._tried(Order("wake", seen.server, seen.it.id))):
             return ""
         return self._who_is_hot(seen.it.accelerators, seen.it.id) or self._make_room(requester, seen)
 

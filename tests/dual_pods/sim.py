@@ -41,14 +41,18 @@ def _depart(it: World, busy: dict[str, str]) -> None:
     if not here:
         return
     uid = it.random.choice(here)
-    it.leave(uid, it.random.uniform(0.1, 5))
 
     def free() -> None:
         """A device is given out again when its pod has ended, about."""
         for name in [name for name, who in busy.items() if who == uid]:
             del busy[name]
 
-    it.later(5, free)
+    if it.random.random() < 0.2:
+        it.vanish(uid)  # by force
+        free()
+    else:
+        it.leave(uid, it.random.uniform(0.1, 5))
+        it.later(5, free)
 
 
 def _fault(it: World) -> None:
@@ -84,6 +88,8 @@ def schedule(seed: int) -> World:
     nodes = {f"n{number}": draw.choice([1, 2, 4]) for number in range(draw.choice([1, 2, 3]))}
     chances = Chances(*(draw.choice([0, 0, 20, 100]) for _ in range(7)))
     most, taint = draw.choice([None, 0, 4 * GIB, 30 * GIB]), draw.choice(["", "t"])
+    if mode is Mode.SLEEP and chances.frees_half:  # nothing but this rule makes room there
+        most = 0 if most == 0 else 4 * GIB
     settings = Settings(mode=mode, sleepers_bytes=most, bound_s=60, tries=2, taint=taint)
     it = World(settings, nodes, seed, chances)
     it.start()

@@ -380,6 +380,41 @@ def test_one_that_failed_as_often_as_it_may_is_launched_again_after_its_pause() 
     assert _orders(_plan(REQUESTER, BOUND, told=[], tries=taken)) == [("launch", QWEN)], "it didn't fail"
 
 
+@pytest.mark.parametrize("server", [POOL, BOUND])
+@pytest.mark.parametrize("tried", [Try(), Try(False, 0, 9.0)])
+@pytest.mark.parametrize(
+    ("what", "its", "waits"),
+    [
+        ("wake", [_it("i")], True),
+        ("wake", [Instance("i", State.ASLEEP, frozenset("1"))], False),
+        ("launch", [], True),
+        ("launch", [_it("i")], False),
+    ],
+)
+def test_one_that_was_asked_to_begin_for_a_requester_that_has_gone_is_waited_for_where_it_may_be_in_the_way(
+    server: Server, tried: Try, what: str, its: list[Instance], waits: bool
+) -> None:
+    told = [*its, _it()]
+    plan = _plan(REQUESTER, server, told=told, tries={(what, "p", "i"): tried})
+    says = f"instance i was asked to {what}, and hasn't done so yet"
+    assert _waits(plan, Phase.WAITING, says) is waits and (plan.look_at == 9.0 or tried.busy or not waits)
+    assert not (waits and _orders(plan)) and not (waits and plan.bindings["p"] and server is POOL)
+    for over in (Try(False, 1, 9.0, "409"), Try(False, 0, 0.0)):
+        assert not _waits(_plan(REQUESTER, server, told=told, tries={(what, "p", "i"): over}), Phase.WAITING, says)
+
+
+def test_one_that_is_asked_to_begin_for_another_requester_is_in_no_way() -> None:
+    other = replace(REQUESTER, uid="o", name="o")
+    server = replace(POOL, bindings={QWEN: "o"})
+    mine = replace(REQUESTER, ask=replace(ASK, wish="llama"))
+    place = Place("n", NODE, tries={("launch", "p", QWEN): Try()})
+    place.requesters, place.servers = {"o": other, "r": mine}, {"p": server}
+    place.accelerators, place.told = {"o": ("0",), "r": ("1",)}, {"p": Told({}, {"0": MEMORY, "1": MEMORY})}
+    plan = Plan(place, Settings(template={"spec": {"containers": []}}), 0.0)
+    plan.make()
+    assert set(plan.bindings["p"].values()) == {"o", "r"}
+
+
 @pytest.mark.parametrize(("why", "says"), [("", "its server pod says no more"), ("oom", "oom")])
 def test_what_failed_is_tried_again_and_made_anew_at_last(why: str, says: str) -> None:
     for failures, what in ((0, "wake"), (2, "wake"), (3, "delete")):
@@ -387,6 +422,8 @@ def test_what_failed_is_tried_again_and_made_anew_at_last(why: str, says: str) -
         plan = _plan(REQUESTER, BOUND, told=[_it(state=State.FAILED, why=why)], tries=tries)
         assert _orders(plan) == [(what, QWEN)] and _waits(plan, Phase.LAUNCHING, f"instance {QWEN} failed: {says}")
         assert _says(plan) == [("Failed", f"instance {QWEN} failed: {says}", True)]
+    plan = _plan(REQUESTER, BOUND, told=[_it(state=State.FAILED, why=why)], memory=Memory(100, 0))
+    assert not _orders(plan) and _waits(plan, Phase.WAITING, f"instance {QWEN} failed: {says}; 0 has 0 bytes")
     single = replace(SINGLE, bindings={QWEN: "r"})
     plan = _plan(REQUESTER, single, told=[_it(state=State.FAILED)], memory=None, mode=Mode.SLEEP)
     assert _orders(plan) == [("delete-pod", "")], "it has no other way to begin again"

@@ -322,6 +322,20 @@ def test_an_engine_that_dies_and_whose_memory_is_not_free_yet_is_waked_when_it_i
     it.quiet()
 
 
+def test_an_engine_that_wakes_for_a_requester_that_has_gone_is_waited_for_though_it_says_that_it_sleeps() -> None:
+    """One in a pod of its own answers nothing else while it wakes. The world raises Violation where two use one."""
+    it = _settled(Mode.SLEEP, {"qwen": 20 * GIB, "llama": 20 * GIB})
+    first = it.request("a", "n", ("n-0",), "qwen", 20 * GIB)
+    while it.done[-1][0] != "wake":
+        it.run(it.now + 0.01)
+    it.vanish(first)
+    second = it.request("b", "n", ("n-0",), "llama", 20 * GIB, 0.01)
+    it.run(it.now + 0.1)
+    assert "was asked to wake, and hasn't done so yet" in it.machine.waits[second][1]
+    it.run(it.now + 60)
+    assert it.ready(second) and sorted(state.value for state in _engines(it).values()) == ["asleep", "awake"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
     it = world(mode)

@@ -185,7 +185,7 @@ class World:
         self.sizes[instance], self.wishes[instance] = needs, wish
         self.accelerators[uid] = accelerators
         self._changed(pod)
-        self.later(runs_after_s, lambda: self._changed(pod, running=True))
+        self.later(runs_after_s, lambda: self._changed(pod, running=True) if uid in self.pods else None)
         return uid
 
     def leave(self, uid: str, after_s: float = 2.0) -> None:
@@ -313,6 +313,15 @@ class World:
             error = getattr(self, "_" + type(effect).__name__.lower())(effect)
         if self.chance(self.chances.lost_answer):
             error = error or "the answer was lost"
+        self._answer(effect, machine, error)
+
+    def _answer(self, effect: e.Effect, machine: Machine, error: str) -> None:
+        """An engine in a pod of its own answers when it is awake, or asleep."""
+        if isinstance(effect, e.Order) and effect.what in ("wake", "sleep") and not effect.server.pool and not error:
+            pod = self.at.get(effect.server.ip)
+            if pod is not None and any(en.state in (State.WAKING, State.DRAINING) for en in pod.engines.values()):
+                self.later(0.1, lambda: self._answer(effect, machine, error))
+                return
         if self.machine is machine:
             asked = self.at.get(effect.requester.ip) if isinstance(effect, e.Query) and not error else None
             self.feed(e.Done(effect, error, self.accelerators[asked.fact.uid] if asked is not None else ()))
@@ -466,7 +475,8 @@ class World:
             if not effect.server.pool and self.chance(self.chances.wake_fails):
                 engine.held = engine.needs // 2  # and it says on that it sleeps
                 return "/wake_up says 500"
-            self._begin(pod, engine, State.WAKING if engine.measured else State.LOADING, 0.5 if engine.measured else 5)
+            takes_s = self.random.choice([0.5, 5])
+            self._begin(pod, engine, State.WAKING if engine.measured else State.LOADING, takes_s)
         elif effect.what == "sleep":
             if engine.state is not State.AWAKE:
                 return f"it is {engine.state.value}"
@@ -560,6 +570,8 @@ class World:
             return
         if not isinstance(fact, Server) or not fact.running:
             return
+        if not fact.pool and any(en.state in (State.WAKING, State.DRAINING) for en in pod.engines.values()):
+            return  # it answers no question meanwhile
         seen = {}
         for engine in pod.engines.values():
             beside = engine.needs - max(engine.weights, engine.parked)
