@@ -72,6 +72,14 @@ class Servers:
         if known is not None:
             known[1].cancel()
 
+    def _anew(self, server: Server) -> None:
+        """What it said before counts no more."""
+        where = server.ip, server.port
+        if self._watches.get(server.uid, (None,))[0] == where:
+            self.gone(server.uid)
+            self._tell(e.Tells(server.uid, None))
+            self.seen(server)
+
     def close(self) -> None:
         self._http.close()
 
@@ -131,6 +139,14 @@ class Servers:
         return answer.body
 
     async def order(self, order: e.Order) -> None:
+        """One that goes unanswered may be heard later: what its server pod runs isn't known before it says it again."""
+        try:
+            await self._order(order)
+        except Unanswered:
+            self._anew(order.server)
+            raise
+
+    async def _order(self, order: e.Order) -> None:
         what, at, model = order.what, partial(url, order.server.ip, order.server.port), f"{_MODELS}/{order.instance}"
         if not order.server.pool:
             path = "/wake_up" if what == "wake" else "/sleep?level=1"

@@ -261,6 +261,32 @@ def test_a_requester_that_is_deleted_during_its_wake_leaves_nothing(it: Cluster)
     until(lambda: it.states() == ["asleep"], "it sleeps again")
 
 
+def test_what_a_stopped_pool_was_asked_is_known_before_its_accelerator_is_given_on(it: Cluster) -> None:
+    """It hears an order that went unanswered when it goes on, and with it whatever else it was told by then."""
+    it.gpus["n1"] = ["GPU-0"]
+    port = _free_port()
+    it.controller("--lease-s", "15", "--listen", f"127.0.0.1:{port}")
+    for name, serves in (("a", "qwen"), ("b", "llama")):
+        it.request(name, serves)
+        it.until_ready(name)
+        it.delete(name)
+        until(lambda: "awake" not in it.states() and it.states()[-1:] == ["asleep"], "its instance sleeps")
+    it.misbehave(wake_s=1.0)
+    [pod] = it.servers()
+    pool, log = it.running[pod["metadata"]["uid"]].process.pid, it.directory / "controller-0.log"
+    os.kill(pool, signal.SIGSTOP)
+    try:
+        it.request("c", "qwen")
+        until(lambda: "no answer within" in log.read_text(), "its wake goes unanswered")
+        it.delete("c", gracePeriodSeconds="0")
+        it.request("d", "llama")
+        until(lambda: f"{pod['metadata']['name']} hasn't said yet" in " ".join(_status(port)), "it waits for the pool")
+    finally:
+        os.kill(pool, signal.SIGCONT)
+    it.until_ready("d")
+    assert max(it.misbehave()["most_awake"].values()) <= 1
+
+
 def test_an_engine_that_dies_while_it_is_bound_makes_its_requester_unready_until_it_is_back(it: Cluster) -> None:
     it.controller()
     it.request("a")
