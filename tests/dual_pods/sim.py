@@ -56,7 +56,7 @@ def _depart(it: World, busy: dict[str, str]) -> None:
 
 
 def _fault(it: World) -> None:
-    kind = it.random.randrange(7)
+    kind = it.random.randrange(8)
     servers = [p for p in it.pods.values() if isinstance(p.fact, Server) and p.fact.running]
     if kind == 0:
         it.restart()
@@ -72,9 +72,14 @@ def _fault(it: World) -> None:
     elif kind == 4:
         it.cut_watches(it.random.uniform(0.5, 30))
     elif kind == 5:
-        name = it.random.choice(sorted(it.nodes))
+        it.node_goes(it.random.choice(sorted(it.nodes)), it.random.uniform(0.1, 50))
+    elif kind == 6:
+        name = it.random.choice(sorted(set(it.nodes) - it.away) or [""])
+        if not name:
+            return
         it.feed(Node(f"uid-{name}", name, True, False))  # its taint is taken off for a while
-        it.later(it.random.uniform(1, 30), lambda: it.feed(Node(f"uid-{name}", name, True, True)))
+        back = Node(f"uid-{name}", name, True, True)
+        it.later(it.random.uniform(1, 30), lambda: it.feed(back) if name not in it.away else None)
     elif servers:
         pod = it.random.choice(servers)
         it.feed(Tells(pod.fact.uid, None))

@@ -111,6 +111,8 @@ class World:
         self.at: dict[str, Pod] = {}
         self.mistaken = 0
         """Orders that another server pod got, at an address that was given to it."""
+        self.away = set[str]()
+        """Nodes that aren't there."""
         self.hushed = False
         """No server pod says anything."""
         self.foreign: dict[str, int] = {}
@@ -162,10 +164,22 @@ class World:
             self.feed(e.Measured(node, {name: self.total - self.free(name) for name in accelerators}, self.now))
         self.later(10, self._measure)
 
+    def node_goes(self, name: str, seconds: float) -> None:
+        """For less than what takes its pods to have ended."""
+        if name in self.away:
+            return
+        self.away.add(name)
+        self._watched(e.Gone(f"uid-{name}"))
+        self.later(seconds, lambda: self._node_is_back(name))
+
+    def _node_is_back(self, name: str) -> None:
+        self.away.remove(name)
+        self._watched(Node(f"uid-{name}", name, True, True))
+
     def restart(self) -> None:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
         self.machine, self.unseen = self._machine(), None
-        for name in self.nodes:
+        for name in set(self.nodes) - self.away:
             self.feed(Node(f"uid-{name}", name, True, True))
         for pod in list(self.pods.values()):
             self._show(pod)
