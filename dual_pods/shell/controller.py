@@ -58,6 +58,8 @@ class Controller:
         """While this one leads."""
         self.counts: Counter[str] = Counter()
         """What earlier leaderships did."""
+        self.ready_s: list[tuple[str, float]] = []
+        """How long requesters took to become Ready, and by what; the metrics take them away."""
 
     @property
     def blind(self) -> str:
@@ -71,7 +73,7 @@ class Controller:
         """For ever, until it is cancelled."""
         while True:
             await self.lease.acquire()
-            self.work = work = Work(self.kube, self.lease, self.options, self.log)
+            self.work = work = Work(self.kube, self.lease, self.options, self.log, self.ready_s)
             running = asyncio.create_task(work.run())
             keeping = asyncio.create_task(self.lease.keep())
             try:
@@ -111,14 +113,13 @@ class Controller:
 class Work:
     """One leadership."""
 
-    def __init__(self, kube: Kube, lease: Lease, options: Options, log: Log) -> None:
+    def __init__(self, kube: Kube, lease: Lease, options: Options, log: Log, ready_s: list[tuple[str, float]]) -> None:
         self.kube, self.lease, self.options, self.log = kube, lease, options, log
+        self.ready_s = ready_s
         self.machine = Machine(options.settings)
         self._group = asyncio.TaskGroup()
         sleeps = options.settings.mode is Mode.SLEEP
         self.servers = Servers(self._group, self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
-        self.ready_s: list[tuple[str, float]] = []
-        """How long requesters took to become Ready, and by what; the metrics take them away."""
         self._began = time.time() - time.monotonic()
         self._writes = asyncio.Semaphore(_WRITES)
         """Pods are asked as many as there are: one that doesn't answer must keep none waiting."""

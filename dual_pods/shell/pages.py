@@ -41,9 +41,8 @@ class Pages:
     def _metrics(self, reply: Reply) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        work = self._controller.work
-        while work is not None and work.ready_s:
-            by, seconds = work.ready_s.pop()
+        while self._controller.ready_s:
+            by, seconds = self._controller.ready_s.pop()
             self._ready_s.labels(by).observe(seconds)
         reply.send(200, generate_latest(self._registry), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 

@@ -477,7 +477,7 @@ def test_when_the_deployment_goes_first_no_pod_is_left(it: Cluster) -> None:
 
 def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) -> None:
     port = _free_port()
-    it.controller("--listen", f"127.0.0.1:{port}")
+    it.controller("--lease-s", "15", "--listen", f"127.0.0.1:{port}")  # what is under way when one is lost is no part
     _round(it, "a")
     it.request("b", serves="llama")
     it.until_ready("b")
@@ -492,6 +492,23 @@ def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) ->
     for line in ("dual_pods_leader 1.0", 'dual_pods_requesters{phase="ready"} 1.0', "dual_pods_launches_total 3.0"):
         assert line in text, text
     assert 'dual_pods_ready_seconds_count{by="launch"} 2.0' in text
+
+
+def test_one_that_became_ready_is_counted_though_the_leadership_ends_before_the_metrics_are_asked(it: Cluster) -> None:
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
+    it.request("a")
+    it.until_ready("a")
+    until(lambda: "a " in _ready(port), "the controller knows it")
+    it.server.ask("DELETE", f"{LEASES}/dual-pods")
+    log = it.directory / "controller-0.log"
+    until(lambda: log.read_text().count(" leads ") == 2, "it leads anew")
+    assert 'dual_pods_ready_seconds_count{by="launch"} 1.0' in _get(port, "/metrics")
+
+
+def _ready(port: int) -> str:
+    status = json.loads(_get(port, "/dual-pods"))
+    return " ".join(f"{it['name']} " for it in status["requesters"] if it["phase"] == "ready")
 
 
 def test_a_controller_that_may_not_see_the_cluster_says_so_and_status_is_no_success(it: Cluster) -> None:

@@ -35,7 +35,7 @@ def _does(server: ApiServer, what: Callable[[Work], Awaitable[Any]]) -> None:
     async def run() -> None:
         log, kube = Log("test"), Kube(server.url, lambda: ADMINISTRATOR, None, "test")
         lease = Lease(kube, "default", "dual-pods", "a", 15.0, log)
-        await what(Work(kube, lease, Options("default", Settings()), log))
+        await what(Work(kube, lease, Options("default", Settings()), log, []))
 
     asyncio.run(run())
 
