@@ -89,8 +89,11 @@ class Live:
 
     def _tell(self) -> None:
         self._timer = None
-        self._at(self._loop.time() + BEAT_S)  # first: whatever happens below, they are told again
+        now = self._loop.time()
+        self._at(now + BEAT_S)  # first: whatever happens below, they are told again
         event = _event(self._document())
+        if self._made[0] < now:  # it was made for another one, and may lack what has changed since
+            self._at(self._made[0] + LEAST_S)
         for reply in [reply for reply, room in self._watchers.items() if room]:
             reply.stream(event)
 

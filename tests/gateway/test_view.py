@@ -9,7 +9,9 @@ import re
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -322,6 +324,47 @@ def test_many_changes_are_few_documents(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(made) == 1
 
     at_a_door(tmp_path, story)
+
+
+class Clock:
+    """A loop that runs its timers when the time is moved."""
+
+    def __init__(self) -> None:
+        self.now, self.timers = 0.0, list[tuple[float, Callable[[], None]]]()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, what: Callable[[], None]) -> Any:
+        timer = at, what
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer))
+
+    def move(self, until: float) -> None:
+        while due := [timer for timer in self.timers if timer[0] <= until]:
+            self.timers.remove(timer := min(due))
+            self.now = timer[0]
+            timer[1]()
+        self.now = until
+
+
+def test_a_change_just_before_the_beat_and_after_another_one_asked_is_told_within_its_pause() -> None:
+    """A pool's list was told a second late."""
+    clock, says, told = Clock(), ["before"], list[bytes]()
+    loop: Any = clock
+    live = shell.Live(loop, lambda: says[0], "/x")
+    request: Any = SimpleNamespace(method="GET")
+    watcher: Any = Mock(stream=told.append)
+    live.events(request, watcher)
+    clock.move(0.95)
+    once: Any = Mock()
+    live.state(request, once)
+    says[0] = "after"
+    live.changed()
+    clock.move(0.95 + shell.LEAST_S)
+    assert told[-1] == b'data: "after"\n\n'
+    clock.move(5.0)
+    assert len(told) == 6, "and at rest each beat is told once"
 
 
 def test_one_that_doesnt_read_costs_no_memory_and_no_other_waits(
