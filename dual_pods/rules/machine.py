@@ -5,8 +5,8 @@ Nothing here has to outlive the process: a new machine is told the same pods and
 
  1. Nothing is promised on a node before each server pod there has said what it runs, or has ended (plan.py, place.py).
  2. A requester is asked for its accelerators until it says them (plan.py).
- 3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, or gone with
-    proof. (plan.py)
+ 3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, with no order
+    to begin under way, or gone with proof. (plan.py)
  4. A promise is written on the server pod before anything is asked of it, under the version that was read: of two
     controllers one is refused. A pod with one instance comes with its promise, and a gate: a late creation runs
     nowhere until a leader has seen it beside all others. (plan.py)

@@ -119,10 +119,6 @@ class Cluster:
     def instance_of(self, requester: str) -> str:
         return str(self.pod(requester)["metadata"]["labels"][names.INSTANCE])
 
-    def stop(self, instance: str) -> None:
-        """A person ends it in its pool; its weights stay."""
-        ask(f"{self._pool_url('n1')}/failover/models/{instance}/stop", {})
-
     def misbehave(self, node: str = "n1", **faults: Any) -> dict[str, Any]:
         return dict(ask(self._pool_url(node) + "/stand-in", faults))
 
