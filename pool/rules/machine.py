@@ -20,7 +20,8 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
     missed and `longest_wait_s` shorten it.
  8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
  9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
-    program has some of it, say): others are put to sleep for it, too, by rule 6.
+    program has some of it, say): others are put to sleep for it, too, by rule 6. So they are for one that loads and
+    whose weights come back from host memory (its engine has died, say), for which there is no room.
 10. A model that had no request for its keep-alive is put to sleep; one that was asleep for `stop_after_s` is ended; and
     no more engines are asleep than the budget in bytes allows, by device and of the host's memory.
 11. A model that couldn't be started or waked is FAILED, and tried again after a pause that grows, if it is wanted;

@@ -332,23 +332,28 @@ def _candidate(it: Picture, model: Model) -> bool:
 
 def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     """Whom to wake; or when to look again."""
-    waits = queue(it, now)
-    free = it.free() if waits else {}
+    waits, free = queue(it, now), it.free()
     look, closed = math.inf, set[str]()
     for model in it.models.values():
-        if model.lacking and model.state in (State.WAKING, State.LOADING):
-            found = _more_room(it, model, now)
-            if isinstance(found, Up):
-                return found, look
-            look = min(look, found.at)
-            if not found.in_vain:  # what is free there, or will be, is this one's: it takes more than was thought
-                closed |= model.lacking.keys()
-                free |= dict.fromkeys(model.lacking, 0)
+        if not (lacks := _lacks(it, model, free)):
+            continue
+        found = _more_room(it, model, lacks, now)
+        if isinstance(found, Up):
+            return found, look
+        look = min(look, found.at)
+        if not found.in_vain:  # what is free there, or will be, is this one's: it takes more than was thought
+            closed |= lacks.keys()
+            free |= dict.fromkeys(lacks, 0)
+        elif not model.lacking:  # nor is kept what it doesn't get
+            free |= {device: free.get(device, 0) + size for device, size in _coming(model).items()}
+    lacked = frozenset(closed)
     for model in waits:
         if model.retry_at > now:
             look = min(look, model.retry_at)
             continue
         if model.away if model.state is State.DRAINING else not acts(model):
+            continue
+        if not model.child.running and model.weights.keys() & lacked:  # which may be dropped for those that lack room
             continue
         found = room_for(it, model, free, closed, now)
         if isinstance(found, Up):
@@ -361,13 +366,31 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     return None, look
 
 
-def _more_room(it: Picture, model: Model, now: float) -> Up | Blocked:
-    """The ledger says that this one lacks room."""
+def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, int]:
+    """What one that wakes or loads waits for in the ledger; or what its weights take that come back from host memory:
+    GMS refuses that at once where the device is full, and its engine tries again and again.
+    """
+    if model.state is State.WAKING or model.lacking:
+        return model.lacking if model.state in (State.WAKING, State.LOADING) else {}
+    if model.state is not State.LOADING or not model.child.running:
+        return {}
+    beside = model.bytes(State.LOADING, it.beside_weights)  # which the ledger will ask for, where it isn't free
+    short = {device: min(size, -free.get(device, 0) - beside.get(device, 0)) for device, size in _coming(model).items()}
+    return {device: size for device, size in short.items() if size > 0}
+
+
+def _coming(model: Model) -> Mapping[str, int]:
+    """Weights that are in host memory, and are brought back."""
+    return {device: max(size - model.weights.get(device, 0), 0) for device, size in model.parked.items()}
+
+
+def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:
+    """Nothing that goes already is enough for it."""
     if model.behind:
         return Blocked(math.inf, "")
-    if now < model.lacks_since + LACKS_S:
+    if model.lacking and now < model.lacks_since + LACKS_S:
         return Blocked(model.lacks_since + LACKS_S, "")
-    found = make_room(it, model, model.lacking, now)
+    found = make_room(it, model, lacks, now)
     return found if isinstance(found, Blocked) else replace(found, room_first=True)
 
 

@@ -80,6 +80,18 @@ def test_where_none_can_be_parked_an_engine_that_sleeps_is_ended_and_its_weights
     assert sum(one.failures for one in host.shown()) == 0
 
 
+def test_an_engine_that_dies_while_its_weights_are_parked_has_room_made_to_load_them_again(house: House) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, swap_share=0.9, drain_s=0.0).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+    for place, other in ((0, "b"), (1, "a")):
+        check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
+        assert host.shown_of(other).parked
+        host.main(other).kill()
+        host.until_states(**{other: State.LOADING})
+        check(asyncio.run(all_of(host.port, asked, None, [1 - place])), [like[1 - place]])
+
+
 def test_weights_of_a_model_that_was_taken_out_are_dropped_while_others_go_on(house: House) -> None:
     host = Host(house, models("ab"), capacity=3 * PIECE, host_memory=0).ready()
     asked = [host.stream(name, "Once") for name in "ab"]

@@ -279,6 +279,9 @@ class HouseWorld(World):
     def _ready(self, engine: Engine, life: int) -> None:
         name = engine.kind.name
         if engine.life == life and engine.running and engine.here < engine.kind.weights:
+            if engine.parked and not engine.copying % 2 and self._lacks(engine) > 0:
+                self.die(engine, again=True)  # what comes back is refused at once
+                return
             self.loads.append((name, life))
             self.after(LOAD_ROOM_S, lambda: self._unloadable(engine, life))
             self.lend()

@@ -1122,6 +1122,53 @@ def test_what_sleeps_for_a_load_that_lacks_room_isnt_waked_again_where_the_pool_
     assert pool.wishes() == []
 
 
+def test_an_engine_that_was_ended_for_one_that_lacks_room_isnt_started_again_before_its_weights_are_dropped() -> None:
+    pool = Pool("bc", sizes={"b": 40, "c": 40})
+    pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.weights(0, b=30, c=30)
+    pool.wants("b")
+    assert pool.wishes() == [("wake", "b")]
+    pool.feed(e.LockAnswered("b", True))
+    pool.lock("b", resting=False, held=True)
+    pool.room(b=20)
+    pool.wants("c")
+    pool.advance(1)
+    assert pool.wishes() == [("end", "c")]
+    ends(pool, "c")
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "c")], "and not started, loaded, ended, started ..."
+
+
+def test_one_that_died_while_its_weights_were_parked_has_room_made_to_load_them_again() -> None:
+    """GMS refuses that at once where weights fill the device: so the ledger never hears of it."""
+    pool = full()
+    pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.lock("c", resting=True)
+    assert pool.state("c") is State.LOADING
+    pool.room(80)
+    assert pool.wishes() == [], "host memory is full, and no request waits"
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b")]
+    ends(pool, "b")
+    assert pool.wishes() == [("drop", "b")]
+    pool = full()
+    pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.weights(40, parked={"c": 30}, a=40, b=40)
+    pool.room(80)
+    pool.lock("c", resting=True)
+    assert pool.wishes() == [("park", "b")]
+
+
+def test_for_one_whose_parked_weights_have_no_room_to_load_nothing_is_kept() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 20))
+    pool.machine.models["a"].pinned = pool.machine.models["a"].held = True
+    pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 1})
+    pool.lock("c", resting=True)
+    pool.weights(0, parked={"c": 30}, a=50, b=30)
+    pool.wants("b")
+    assert pool.wishes() == [("wake", "b")]
+
+
 def test_while_an_engine_ends_for_one_nothing_else_gives_way_for_it() -> None:
     pool = Pool("abc", sizes={"a": 20, "b": 60, "c": 70})
     pool.machine.models["b"].learned = e.Learned(asleep={GPU: 20})
