@@ -227,12 +227,15 @@ def queue(it: Picture, now: float) -> list[Model]:
     return sorted(found, key=lambda model: _place(it, model, now))
 
 
-def _place(it: Picture, model: Model, now: float) -> tuple[bool, bool, float, float, float, str]:
-    """In the queue: the lowest comes first. One that loads or wakes has had its turn to do so before all that wait."""
+def _place(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:
+    """In the queue: the lowest comes first. One that loads or wakes has had its turn to do so before all that wait. A
+    default model that returns comes after all that are to be awake: it would be put to sleep for them at once.
+    """
     waits = model.state not in (State.LOADING, State.WAKING)
     takes = it.host.drain_s + model.wake_s
     deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
-    return waits, lazy(model), effective(model, it.host, now), deadline, model.waits_since, model.name
+    urgency = effective(model, it.host, now)
+    return waits, not model.wants, lazy(model), urgency, deadline, model.waits_since, model.name
 
 
 def too_large(it: Picture, model: Model, now: float) -> bool:

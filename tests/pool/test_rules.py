@@ -1103,6 +1103,18 @@ def test_a_load_that_waits_for_room_has_a_sleepers_weights_dropped_and_nothing_e
     assert pool.wishes() == []
 
 
+def test_a_default_model_that_sleeps_for_a_pinned_one_isnt_waked_before_it_however_urgent_it_is() -> None:
+    """Else it is put to sleep and waked again in one turn, without end (seed 429096610)."""
+    entries = {"a": {"priority": -1}, "b": {"pin": True}}
+    pool = Pool("ab", sizes={"a": 45, "b": 45}, entries=entries, default="a", heard=False)
+    pool.weights(100, parked={"b": 30}, a=30)
+    pool.lock("b", resting=True, ready=True)
+    pool.awake("a")
+    assert pool.state("a") is State.DRAINING, "its own rest is over, and the pinned one's turn has come"
+    pool.sleeps("a")
+    assert pool.wishes() == [("park", "a")]
+
+
 def test_what_sleeps_for_a_load_that_lacks_room_isnt_waked_again_where_the_pool_thinks_that_it_fits() -> None:
     pool = Pool("ab", sizes={"a": 60, "b": 20}, default="a", default_after_s=0.0)
     pool.awake("a")
