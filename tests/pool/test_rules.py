@@ -1105,8 +1105,8 @@ def test_a_load_that_waits_for_room_has_a_sleepers_weights_dropped_and_nothing_e
 
 def test_a_default_model_that_sleeps_for_a_pinned_one_isnt_waked_before_it_however_urgent_it_is() -> None:
     """Else it is put to sleep and waked again in one turn, without end (seed 429096610)."""
-    entries = {"a": {"priority": -1}, "b": {"pin": True}}
-    pool = Pool("ab", sizes={"a": 45, "b": 45}, entries=entries, default="a", heard=False)
+    sizes = {"a": 45, "b": 45}
+    pool = Pool("ab", sizes=sizes, entries={"a": {"priority": -1}, "b": {"pin": True}}, default="a", heard=False)
     pool.weights(100, parked={"b": 30}, a=30)
     pool.lock("b", resting=True, ready=True)
     pool.awake("a")
