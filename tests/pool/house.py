@@ -421,6 +421,8 @@ class HouseWorld(World):
         self.moving.discard(name)
         if engine.life != life:
             return
+        engine.parked = 0  # its weights are back, whatever comes of the rest
+        self.tell_gms()
         if engine.breaks:
             engine.breaks, engine.leased = False, 0
             self._at_rest(engine, "it doesn't fit")
@@ -429,8 +431,6 @@ class HouseWorld(World):
         engine.serving, engine.waked_at, engine.had = True, self.now, False
         self.awake.add(name)
         self.swaps += 1
-        engine.parked = 0
-        self.tell_gms()
         if sum(self.kinds[one].bytes + self.kinds[one].weights for one in self.awake) > self.capacity:
             raise WrongWorld(f"{self.awake} are awake together, and don't fit")
         self.tell_lock(name)
