@@ -578,6 +578,7 @@ def test_an_engine_that_holds_memory_since_it_was_waked_in_vain_is_made_anew(res
         it.restart()
     it.feed(Measured("n", {"n-0": 10 * GIB}, it.now))
     it.run(it.now + 50)
+    assert it.ready(uid) is not restarts
     assert not restarts or it.machine.waits[uid][1] == "10 GiB are in use on n-0, and no sleeper can go"
     it.run(it.now + 100)  # a new controller takes it to be waking until its requester is late
     assert it.ready(uid) and it.machine.counts["evictions"] == 1

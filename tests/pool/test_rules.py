@@ -1171,6 +1171,14 @@ def test_one_that_died_while_its_weights_were_parked_has_room_made_to_load_them_
     assert pool.wishes() == [("park", "b")]
 
 
+def test_what_an_engine_leases_beside_weights_that_fit_is_for_the_ledger_to_wait_for() -> None:
+    pool = full()
+    pool.lock("c", resting=True)
+    assert pool.state("c") is State.LOADING
+    pool.wants("c")
+    assert pool.wishes() == [], "40 are free and 30 come; of the 40 more that it leases the ledger is asked"
+
+
 def test_for_one_whose_parked_weights_have_no_room_to_load_nothing_is_kept() -> None:
     pool = Pool("abc", sizes=dict.fromkeys("abc", 20))
     pool.machine.models["a"].pinned = pool.machine.models["a"].held = True
