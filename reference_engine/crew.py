@@ -7,7 +7,6 @@ worker may be missing: one that is gone, or doesn't answer, breaks the engine.
 What this file may not do: compute (`rank.py`), or decide when. The other end is `worker.py`.
 """
 
-import contextlib
 import socket
 import struct
 import subprocess
@@ -35,7 +34,7 @@ _STOP_TIMEOUT_S = 2.0
 class Ask(msgspec.Struct):
     """To a worker."""
 
-    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed", "stop"]
+    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed"]
     layer: int = 0
     spans: Sequence[Span] = ()
     width: int = 0
@@ -126,8 +125,6 @@ class _Worker:
         return answer, data
 
     def stop(self) -> None:
-        with contextlib.suppress(WorkerFailed):
-            self.say(Ask("stop"))
         self._sock.close()
         try:
             self.process.wait(_STOP_TIMEOUT_S)

@@ -51,10 +51,6 @@ def serve(sock: socket.socket) -> None:
         while True:
             head, data = hear(sock)
             ask = msgspec.msgpack.decode(head, type=Ask)
-            if ask.what == "stop":
-                if rank is not None:
-                    rank.close()
-                return
             try:
                 if ask.what == "start":
                     rank = Rank(given, told.home, told.rank)
@@ -85,7 +81,7 @@ def serve(sock: socket.socket) -> None:
                     traceback.print_exc()  # the main process doesn't: where it waited is no help
                 say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CannotRun)))
     except (OSError, EOFError):
-        return  # the main process is gone: a death is no order to give anything back, and this one is part of it
+        return  # the main process is gone, or wants no more: what was to be given back in order has been (`sleep`)
 
 
 if __name__ == "__main__":

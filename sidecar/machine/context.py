@@ -117,7 +117,7 @@ class Note(Effect, frozen=True):
 class Stop(Effect, frozen=True):
     why: str
     meant: bool = False
-    """It has nothing left to do, which alarms nobody."""
+    """It has nothing left to do: no alarm."""
 
 
 # ------------------------------------------------------------------------------------------------------------------
