@@ -58,6 +58,8 @@ class ClientLoop(Loop):
         self._posted: deque[Callable[[], object]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.add(self._bell, lambda _: os.eventfd_read(self._bell))
+        self._ringing = threading.RLock()
+        """Held while the bell is rung or closed. A signal handler may ring it while its thread does."""
         self._waiting: deque[_Waiter] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._undone = False
@@ -136,9 +138,12 @@ class ClientLoop(Loop):
             self._thread.join(CLOSE_S)
 
     def _ring(self) -> None:
-        """The thread may have seen by itself that it is closed, and be gone with its bell."""
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._bell, 1)
+        """The thread may have seen by itself that it is closed, and be gone with its bell. The number may be another
+        file's then, into which the ring would be written.
+        """
+        with self._ringing, contextlib.suppress(OSError):
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -190,8 +195,9 @@ class ClientLoop(Loop):
         self.guarded(self._let_go)
         self.handlers.clear()
         self._epoll.close()
-        bell, self._bell = self._bell, -1  # another file may have its number from now on
-        with contextlib.suppress(OSError):
+        # A forked child has no other thread, and might find the lock held for ever.
+        with contextlib.nullcontext() if self.forked else self._ringing, contextlib.suppress(OSError):
+            bell, self._bell = self._bell, -1
             os.close(bell)
         self.announce()
 

@@ -231,19 +231,29 @@ def test_closing_ends_the_thread_and_every_wait_and_lets_go_once(client: Counter
     assert ended == ["this client is closed"] and client.let_go == 1 and not client.loop._thread.is_alive()
 
 
-def test_closing_is_no_error_where_the_thread_has_seen_it_first_and_is_gone(
+def test_no_ring_is_written_into_a_file_that_has_the_number_of_a_bell_that_was_closed(
     client: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The thread sees by itself that it is closed while the caller is about to ring: it wrote 1 into whatever was
+    opened in that moment, weights among them.
+    """
+
     def late(bell: int, value: int) -> None:
         client.peer.send(b"x")  # it turns, and sees that it is closed
-        client.loop._thread.join(DEADLINE_S)
+        until(lambda: client.let_go, "it ends")
+        client.loop._thread.join(0.2)  # as long as it takes where the bell isn't held
+        with open(os.devnull, "wb") as opened:
+            taken.append(opened.fileno() == bell)
         ring(bell, value)
 
+    taken: list[bool] = []
     ring = os.eventfd_write
     monkeypatch.setattr(os, "eventfd_write", late)
     client.loop.start()
     client.loop.close()
-    assert client.let_go == 1
+    assert taken == [False] and not client.loop._thread.is_alive()
+    client.loop._ring()
+    assert taken == [False], "and no bell is rung that is closed"
 
 
 def test_a_callback_that_hangs_keeps_nobody_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
