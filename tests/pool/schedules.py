@@ -121,7 +121,12 @@ class Schedule:
     def goes_away(self) -> None:
         who = self.chance.choice(("launcher", "ledger", "gms", self.name()))
         self.world.away ^= {who}
+        self.tell(who)  # first: what it hears of others may make it act
         self.tell_all()
+
+    def tell(self, who: str) -> None:
+        told = {"gms": self.world.tell_gms, "launcher": self.world.tell_launcher, "ledger": self.world.tell_ledger}
+        told[who]() if who in told else self.world.tell_lock(who)
 
     def tell_all(self) -> None:
         self.world.tell_gms()
