@@ -10,14 +10,15 @@ model, `turns.py` how long a turn is, `view.py` what doors and people are told.
  3. A model is to be awake for which requests wait or are paused, which is pinned, or which a person has asked for; the
     default model where no other wants its memory.
  4. The first in the queue is the most urgent; of these the one with the nearest deadline that can still be kept; then
-    the one that has waited for longest. One that has waited for `ageing_s` is among the most urgent.
+    the one that has waited for longest. One that has waited for `ageing_s` is among the most urgent. Before all of
+    them comes one that has just loaded for requests, until it is awake for them.
  5. What is free is kept for the first that can't be waked yet: those behind it wake only where they take none of it.
  6. Whatever fits is awake together. Where a model doesn't fit, others are put to sleep for it, no more than needed:
     first those without requests (the less urgent first, then least recently used), then those whose turn is over, or
     which are less urgent. Never a pinned one, nor one that was waked for requests and hasn't had one, nor before its
     `loaded_at_least_s`.
- 7. A turn follows from what swaps cost and the share of time that they may take (`turns.py`); a deadline that would be
-    missed and `longest_wait_s` shorten it.
+ 7. A turn follows from what swaps cost, loads too, and the share of time that they may take (`turns.py`); a deadline
+    that would be missed and `longest_wait_s` shorten it.
  8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
  9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
     program has some of it, say): others are put to sleep for it, too, by rule 6. So they are for one that loads and
@@ -194,7 +195,7 @@ class Machine:
                 model.swaps += 1
                 model.begun, model.used_at, model.wish = False, max(model.used_at, now), Wish.NONE
             model.works()
-            model.asked_at = None
+            model.asked_at, model.fresh = None, False
             self._measure(model)
 
     def _on_answered(self, event: e.LockAnswered) -> None:
@@ -289,7 +290,7 @@ class Machine:
         """Its processes have; or can't be started, and this is why."""
         asked = model.wish is Wish.END
         model.ended_idle = asked and not model.outdated
-        model.view, model.away, model.wish = None, True, Wish.NONE
+        model.view, model.away, model.wish, model.fresh = None, True, Wish.NONE, False
         model.outdated, model.put_down = "", False
         if why:
             self._failed(model, why)
@@ -463,7 +464,7 @@ class Machine:
                 model.awake_s += now - model.since
             if state is State.ASLEEP and model.started_at is not None:
                 self._learn(model, load_s=averaged(model.learned.load_s, now - model.started_at))
-                model.started_at = None
+                model.started_at, model.fresh = None, True
             model.was, model.since = state, now
             self.context.changed = True
 

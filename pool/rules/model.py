@@ -122,6 +122,8 @@ class Model:
     """The longest that its newest requests have asked for."""
     begun: bool = False
     """It has had a request since it was waked."""
+    fresh: bool = False
+    """It hasn't been awake since it has loaded."""
     asked_at: float | None = None
     """A person has asked for it to be awake."""
     held: bool = False
@@ -277,7 +279,7 @@ class Model:
         self.brings_back = wish is Wish.WAKE and bool(self.parked)
 
     def failed(self, why: str, now: float) -> None:
-        self.wish = Wish.NONE
+        self.wish, self.fresh = Wish.NONE, False
         self.failures += 1
         self.failures_total += 1
         self.why_failed = why

@@ -228,10 +228,11 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _place(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:
-    """In the queue: the lowest comes first. One that loads or wakes has had its turn to do so before all that wait. A
-    default model that returns comes after all that are to be awake: it would be put to sleep for them at once.
+    """In the queue: the lowest comes first. One that loads or wakes, or has loaded for requests that it hasn't had yet,
+    has had its turn to do so before all that wait. A default model that returns comes after all that are to be awake:
+    it would be put to sleep for them at once.
     """
-    waits = model.state not in (State.LOADING, State.WAKING)
+    waits = model.state not in (State.LOADING, State.WAKING) and not (model.fresh and model.demand.wants)
     takes = it.host.drain_s + model.wake_s
     deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
     urgency = effective(model, it.host, now)

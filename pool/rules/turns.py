@@ -45,8 +45,11 @@ class SwapBudget:
 
 
 def cost_of(up: Model, down: Model) -> float:
-    """In seconds. What is parked comes back in the place of another's weights, which have to be parked."""
-    return down.sleep_s + up.wake_s + (down.park_s if up.parked else 0.0)
+    """In seconds. What is parked comes back in the place of another's weights, which have to be parked; and one that
+    doesn't run has to load first, while the other sleeps.
+    """
+    loads = 0.0 if up.child.running else up.load_s
+    return down.sleep_s + loads + up.wake_s + (down.park_s if up.parked else 0.0)
 
 
 def effective(model: Model, host: HostRules, now: float) -> float:

@@ -1066,6 +1066,28 @@ def test_a_turn_is_awaited_before_a_sleeper_is_ended() -> None:
     assert pool.wishes() == [("end", "b"), ("sleep", "a")]
 
 
+def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_ended_for_others() -> None:
+    pool = Pool("bc", sizes={"b": 45, "c": 90}, drain_s=0.0)
+    ends(pool, "b")
+    pool.weights(0, c=10)
+    pool.awake("c", BUSY)
+    pool.wants("b")
+    pool.advance(40)
+    pool.sleeps("c")
+    assert pool.wishes() == [("sleep", "c"), ("start", "b")]
+    pool.launcher(b=e.Child(True, ends=1))
+    pool.lock("b", resting=True)
+    pool.weights(0, b=30, c=10)
+    pool.wants("c", oldest_wait_ms=50000)
+    pool.lock("b", resting=True, ready=True)
+    assert pool.wishes() == [("wake", "b")], "though c has waited for longer, and lacks the room of b's weights"
+    pool.wakes("b")
+    pool.wants("b", waiting=0, served=1)
+    assert pool.wishes() == [("sleep", "b")]
+    pool.sleeps("b")
+    assert pool.wishes() == [("end", "b")]
+
+
 def test_a_park_that_fails_once_ends_no_engine_and_one_that_goes_on_failing_does() -> None:
     pool = Pool("ab", ageing_s=1e6)
     pool.weights(parked={"b": 30}, a=30)

@@ -111,6 +111,14 @@ def test_who_has_requests_sleeps_when_its_turn_is_over(up: dict[str, Any], saved
     assert asked(model(demand=BUSY), wanted(**up), saved, **host)[1] == pytest.approx(at)
 
 
+def test_one_that_has_to_load_first_comes_after_a_turn_that_is_worth_the_load() -> None:
+    starts = wanted()
+    starts.child, starts.learned = e.Child(False), e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S, load_s=18.0)
+    assert asked(model(demand=BUSY, since=NOW), starts)[0] == 18.0 + COST
+    starts.child = e.Child(True)
+    assert asked(model(demand=BUSY, since=NOW), starts)[0] == COST, "it has loaded"
+
+
 def test_a_more_urgent_one_is_left_alone_until_the_other_has_waited_for_long() -> None:
     urgent = model(demand={"streaming": 1, "priority": -1})
     assert asked(urgent, ageing_s=60.0) == (60.0, 0.0)
