@@ -2,7 +2,8 @@
 
 Pure: an event and the time go in, effects come out (`events.py`); `pool/shell/server.py` has the sockets. This file
 takes events in, carries out what `plan.py` says is due, and learns what it costs; `model.py` has what is known of one
-model, `turns.py` how long a turn is, `view.py` what doors and people are told.
+model, `picture.py` how things stand with all, `room.py` how room is made, `turns.py` how long a turn is, `view.py` what
+doors and people are told.
 
  1. It only wishes. A model's state is what the launcher and its lock say; a wish changes nothing by itself.
  2. While the launcher or the ledger doesn't answer, or a pool that has just begun hasn't seen all that runs, nothing is
@@ -50,7 +51,8 @@ from pool.entries import ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.model import ON_DEVICE, Model, Tries, Wish, averaged, merged
-from pool.rules.plan import Down, Picture, Step, plan
+from pool.rules.picture import Picture
+from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
 from sidecar.terminal.names import is_meant
 
