@@ -27,11 +27,15 @@ class Picture:
     """The newest of each device."""
     gms_away: set[str] = field(default_factory=set)
     """Devices whose GMS doesn't answer: nothing of them is parked or dropped."""
+    broken: str = ""
+    """The pool's own rules go round in a circle: a bug. Nothing is wished any more then."""
     budget: SwapBudget = field(default_factory=lambda: SwapBudget(0.1))
 
     @property
     def lacks(self) -> str:
         """Why nothing is wished at the moment; empty while the picture is whole."""
+        if self.broken:
+            return self.broken
         if not self.launched:
             return "the launcher doesn't answer: no engine is started, waked or put to sleep until it is back"
         if self.room is None:
