@@ -10,8 +10,7 @@ from gms.rules import messages as m
 from gms.rules.region import Device, Region
 from gms.rules.sessions import Doing
 from gms.rules.versions import OtherVersions
-from gms.rules.weights import BrokenRule
-from sidecar.machine.plan import Plan
+from sidecar.machine.plan import Plan, conclude
 
 MOST_ROUNDS = 1000
 """Plans that may follow from one event: more is a circle."""
@@ -67,13 +66,8 @@ class Conclusions:
     # -- what is done ----------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
-        """Everything that follows from how things stand."""
-        for _ in range(MOST_ROUNDS):
-            plan = self.plan()
-            if not plan.carry_out():
-                self.context.wake(plan.again)
-                return
-        raise BrokenRule(f"the rules go round in a circle: {plan.steps[:3]}")
+        """Everything that follows from how things stand. Raises Circle."""
+        self.context.wake(conclude(self.plan, MOST_ROUNDS).again)
 
     def _window_is_over(self) -> None:
         device = self.device

@@ -62,6 +62,7 @@ from gms.rules.sessions import Client
 from gms.rules.shared import SharedRegion
 from gms.rules.weights import BrokenRule, Slab
 from sidecar.machine.context import rfc3339
+from sidecar.machine.plan import Circle
 
 MOST_REGIONS = 64
 """Twenty models with their pools, and some."""
@@ -89,7 +90,7 @@ class Machine:
                 region.recovery.notice()
             _HANDLERS[type(event)](self, event)
             self.conclusions.conclude()
-        except BrokenRule as broken:
+        except (BrokenRule, Circle) as broken:
             rule = str(broken)
         rule = rule or self._invariants.look(context.out)
         if rule:

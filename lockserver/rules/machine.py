@@ -53,6 +53,7 @@ from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.status import history_of, status_of
 from lockserver.rules.succession import Succession
 from sidecar.machine.disk_writes import DiskWrites
+from sidecar.machine.plan import Circle
 from sidecar.wire.versions import Spoken
 
 
@@ -86,7 +87,7 @@ class Machine(TreeMachine):
             if self.is_started:
                 self._conclude()
             broken = self._invariants.check(self.succession, self.incarnations, self.disk)
-        except WrongTransition as error:
+        except (WrongTransition, Circle) as error:
             broken = str(error)
         if broken and not self.broken:
             self._stop_granting(broken, event)

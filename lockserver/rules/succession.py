@@ -17,7 +17,7 @@ from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
 from lockserver.rules.flags import Flags, nobody_holds, with_flags
-from lockserver.rules.lock import Doubt, Found, Lock, Phase, State, WrongTransition
+from lockserver.rules.lock import Doubt, Found, Lock, Phase, State
 from lockserver.rules.messages import ACTIVE, Exit, Refused
 from lockserver.rules.overdue import Overdue
 from lockserver.rules.permit import Permit
@@ -27,6 +27,7 @@ from lockserver.rules.recovery import Recovery, back_by
 from lockserver.rules.rest import Rest
 from lockserver.rules.switchover import Switchover
 from sidecar.machine.context import rfc3339
+from sidecar.machine.plan import conclude
 
 _NOTHING = Awaited()
 MOST_ROUNDS = 200
@@ -259,14 +260,13 @@ class Succession:
     # -- what is done ----------------------------------------------------------------------------------------------
 
     def conclude(self, *, may_grant: bool) -> None:
-        """Everything that follows from how things stand."""
-        for _ in range(MOST_ROUNDS):
+        """Everything that follows from how things stand. Raises Circle."""
+
+        def ask() -> Plan:
             self.bind()
-            plan = self.plan(may_grant=may_grant)
-            if not plan.carry_out():
-                break
-        else:
-            raise WrongTransition(f"the rules go round in a circle: {plan.steps[:3]}")
+            return self.plan(may_grant=may_grant)
+
+        plan = conclude(ask, MOST_ROUNDS)
         self._plan_alarms(plan)
         while plan.carry_out():
             plan.steps.clear()

@@ -2,7 +2,8 @@
 
 Pure: an event and the time go in, effects come out (`events.py`); `pool/shell/server.py` has the sockets. This file
 takes events in, carries out what `plan.py` says is due, and learns what it costs; `model.py` has what is known of one
-model, `turns.py` how long a turn is, `view.py` what doors and people are told.
+model, `picture.py` how things stand with all, `room.py` how room is made, `turns.py` how long a turn is, `view.py` what
+doors and people are told.
 
  1. It only wishes. A model's state is what the launcher and its lock say; a wish changes nothing by itself.
  2. While the launcher or the ledger doesn't answer, or a pool that has just begun hasn't seen all that runs, nothing is
@@ -47,15 +48,19 @@ from typing import Any
 
 import msgspec
 
-from pool.entries import ModelDemand, State
+from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.model import ON_DEVICE, Model, Tries, Wish, averaged, merged
-from pool.rules.plan import Down, Picture, Step, plan
+from pool.rules.picture import Picture
+from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
+from sidecar.machine.plan import Circle, Plan, conclude
 from sidecar.terminal.names import is_meant
 
 HISTORY = 200
+MOST_ROUNDS = 10 * MOST_MODELS
+"""Plans that may follow from one event: more is a circle."""
 SHARE_OF_S = 600.0
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
@@ -94,15 +99,32 @@ class Machine:
         self._settle()
         self._end_pauses()
         self._end_waits()
-        self._watch_states()
-        while not isinstance(step := plan(self.picture, time.mono), float):
-            self._do(step)
-            self._watch_states()
-        self.context.wake(step)
+        self._conclude()
         if self.context.changed:
             self.context.changed = False
             self.context.out.append(e.Publish())
         return self.context.out
+
+    def _conclude(self) -> None:
+        said = len(self.context.out)
+        try:
+            self.context.wake(conclude(self._ask, MOST_ROUNDS).again)
+        except Circle as circle:
+            del self.context.out[said:]
+            self.picture.broken = "a bug of the pool: nothing is wished any more, and engines that are awake serve on"
+            self.context.alarm(
+                "broken", f"{self.picture.broken}. Please report this with the log: {circle}. Restart the pool to go on"
+            )
+
+    def _ask(self) -> Plan:
+        self._watch_states()
+        it = Plan(self.context.now, self.context.alarms)
+        step = plan(self.picture, it.now)
+        if isinstance(step, float):
+            it.again = step
+        else:
+            it.do(self._do, step)
+        return it
 
     # -- what is said ----------------------------------------------------------------------------------------------
 

@@ -1,117 +1,19 @@
 """Which wish is due, and when to look again: questions, and the one plan of the pool. Pure, and changes nothing.
 
-The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
+The rules stand at the top of `machine.py`; `picture.py` has how things stand, and `room.py` how room is made.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from pool.entries import State
-from pool.rules.events import HOST, HostRules, WeightsSeen
-from pool.rules.model import ON_DEVICE, Model, Wish
-from pool.rules.turns import SwapBudget, cost_of, effective, lazy, may_sleep
+from pool.rules.model import Model
+from pool.rules.picture import Picture, of_sleepers
+from pool.rules.room import Blocked, Up, acts, kept_awake, make_room, rank, room_for, sleepers, target, too_large
 
 LACKS_S = 0.5
 """So long what has just been given back may take to be seen."""
-PARKS_TRIED = 6
-"""So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
-more than half a minute, in which a new GMS refuses because readers may be on their way back.
-"""
-AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
-"""No process reads its weights."""
-
-
-@dataclass
-class Picture:
-    """How things stand: what all of it is decided by."""
-
-    host: HostRules = field(default_factory=HostRules)
-    models: dict[str, Model] = field(default_factory=dict)
-    room: dict[str, int] | None = None
-    """The ledger's; None while it doesn't answer."""
-    beside_weights: dict[str, int] = field(default_factory=dict)
-    """What of it is left for all models while all weights stay where they are."""
-    launched: bool = False
-    """The launcher answers."""
-    settled: bool = False
-    """All that ran when this pool began has been seen."""
-    gms: dict[str, WeightsSeen] = field(default_factory=dict)
-    """The newest of each device."""
-    gms_away: set[str] = field(default_factory=set)
-    """Devices whose GMS doesn't answer: nothing of them is parked or dropped."""
-    budget: SwapBudget = field(default_factory=lambda: SwapBudget(0.1))
-
-    @property
-    def lacks(self) -> str:
-        """Why nothing is wished at the moment; empty while the picture is whole."""
-        if not self.launched:
-            return "the launcher doesn't answer: no engine is started, waked or put to sleep until it is back"
-        if self.room is None:
-            return "the ledger doesn't answer: no engine is started, waked or put to sleep until it is back"
-        return "" if self.settled else "the pool has just begun, and looks what runs"
-
-    @property
-    def most(self) -> dict[str, int]:
-        """What all models together may have, with the budget of those that are asleep."""
-        others = {device: self._of_no_model(device) for device in self.room or {}}
-        room = {device: max(most - others[device], 0) for device, most in (self.room or {}).items()}
-        return room | {_asleep(device): most for device, most in self.host.asleep.items()}
-
-    def _of_no_model(self, device: str) -> int:
-        """What weights take of it that are no model's any more."""
-        here = (self.gms[device].here or {}) if device in self.gms else {}
-        return sum(size for name, size in here.items() if name not in self.models)
-
-    def weigh(self) -> None:
-        taken = together(model.weights for model in self.models.values())
-        most = self.most
-        self.beside_weights = {device: max(most[device] - taken.get(device, 0), 0) for device in self.room or {}}
-
-    def taken(self) -> dict[str, int]:
-        """What all models have, or will when what is under way is done."""
-        return together(self.has(model, model.state) for model in self.models.values())
-
-    def free(self) -> dict[str, int]:
-        taken = self.taken()
-        return {device: size - taken.get(device, 0) for device, size in self.most.items()}
-
-    def has(self, model: Model, state: State) -> Mapping[str, int]:
-        bytes_ = model.bytes(state, self.beside_weights)
-        if state in ON_DEVICE:
-            asleep = {_asleep(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
-        else:
-            asleep = {_asleep(device): size for device, size in bytes_.items()}
-        return together((bytes_, model.weights_in(state), asleep))
-
-
-def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in many:
-        for device, size in one.items():
-            found[device] = found.get(device, 0) + size
-    return found
-
-
-def _asleep(device: str) -> str:
-    return f"{device}, as far as engines asleep may have it"
-
-
-@dataclass(frozen=True)
-class Up:
-    """This model is to be awake (or to be started); these are put to sleep for it, these ended, and of these the
-    weights parked, or dropped.
-    """
-
-    model: str
-    sleep: tuple[str, ...] = ()
-    end: tuple[str, ...] = ()
-    park: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    cost_s: float = 0.0
-    """What a budget pays for it."""
-    room_first: bool = False
-    """It is wished once weights are gone; or was wished already, and lacks room."""
 
 
 @dataclass(frozen=True)
@@ -122,19 +24,6 @@ class Down:
 
 
 Step = Up | Down
-Chosen = list[tuple[Model, Wish]]
-"""What could be wished of whom, or is."""
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """It can't be waked yet."""
-
-    at: float
-    """When to look again; infinite: something has to happen first."""
-    why: str
-    in_vain: bool = False
-    """Nothing that could be wished makes room."""
 
 
 def plan(it: Picture, now: float) -> Step | float:
@@ -183,24 +72,10 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
     if not it.host.asleep:
         return
     most, taken = it.most, it.taken()
-    if over := [device for device in it.host.asleep if taken.get(_asleep(device), 0) > most[_asleep(device)]]:
-        for model in _sleepers(it):
-            if any(it.has(model, model.state).get(_asleep(device), 0) for device in over):
+    if over := [device for device in it.host.asleep if taken.get(of_sleepers(device), 0) > most[of_sleepers(device)]]:
+        for model in sleepers(it):
+            if any(it.has(model, model.state).get(of_sleepers(device), 0) for device in over):
                 yield Down(model.name, f"more engines are asleep than the budget of {over[0]} allows", end=True)
-
-
-def kept_awake(it: Picture, model: Model) -> bool:
-    return model.pinned or model.name == it.host.default
-
-
-def _sleepers(it: Picture) -> list[Model]:
-    """Those that could be ended; the one that is missed least comes first."""
-    found = [one for one in it.models.values() if one.state is State.ASLEEP and acts(one) and not one.wants]
-    return sorted(found, key=lambda one: _missed_asleep(it, one))
-
-
-def _missed_asleep(it: Picture, model: Model) -> tuple[bool, bool, int, float]:
-    return kept_awake(it, model), model.rules.entry.preload, -model.demand.priority, model.used_at
 
 
 def no_engine(model: Model) -> bool:
@@ -213,113 +88,13 @@ def stays(model: Model, now: float) -> bool:
     return model.state is State.AWAKE and now < model.sleep_at
 
 
-def acts(model: Model) -> bool:
-    """A wish for it would be heard, and none is under way."""
-    return model.wish is Wish.NONE and (not model.child.running or not model.away)
-
-
 # -- who is next ---------------------------------------------------------------------------------------------------
 
 
 def queue(it: Picture, now: float) -> list[Model]:
     """Those that are to be awake and aren't; the first is next."""
     found = [model for model in it.models.values() if _candidate(it, model) and not too_large(it, model, now)]
-    return sorted(found, key=lambda model: _place(it, model, now))
-
-
-def _place(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:
-    """In the queue: the lowest comes first. One that loads or wakes, or has loaded for requests that it hasn't had yet,
-    has had its turn to do so before all that wait. A default model that returns comes after all that are to be awake:
-    it would be put to sleep for them at once.
-    """
-    waits = model.state not in (State.LOADING, State.WAKING) and not (model.fresh and model.demand.wants)
-    takes = it.host.drain_s + model.wake_s
-    deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
-    urgency = effective(model, it.host, now)
-    return waits, not model.wants, lazy(model), urgency, deadline, model.waits_since, model.name
-
-
-def too_large(it: Picture, model: Model, now: float) -> bool:
-    """It takes more than can be had at the moment: none waits behind it for what can't be."""
-    most = most_for(it, model, now)
-    return any(size > most[device] for device, size in target(it, model).items() if device in most)
-
-
-def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
-    """What all models together may have, without the weights of others that stay in the device."""
-    stay = together(one.weights for one in staying(it, model, now))
-    return {device: most - stay.get(device, 0) for device, most in it.most.items()}
-
-
-def staying(it: Picture, model: Model, now: float) -> list[Model]:
-    """Others whose weights nothing takes away for it."""
-    goes = [*parkable(it, model.name), *droppable(it, model, now)]
-    return [one for one in it.models.values() if one.weights and one.name != model.name and one not in goes]
-
-
-def parkable(it: Picture, up: str = "") -> list[Model]:
-    """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
-    that are on their way, then those that are missed least.
-    """
-    left = {device: said.host_left for device, said in it.gms.items() if device not in it.gms_away}
-    found = list[Model]()
-    others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
-    others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
-    for one in others:
-        takes = {device: size for device, size in one.weights.items() if device not in one.parked}  # or is in its copy
-        moved = one.weights.keys() & one.parked.keys() and one.wish is not Wish.PARK  # by another process
-        if one.parking.again_at > -math.inf or moved:
-            continue
-        if all(size <= left.get(device, 0) for device, size in takes.items()):
-            left |= {device: left[device] - size for device, size in takes.items()}
-            found.append(one)
-    return found
-
-
-def droppable(it: Picture, up: Model, now: float) -> list[Model]:
-    """Models whose weights could be given up for it: first those that are on their way, then those without an engine,
-    then those that are missed least. For a start that no request needs none are.
-    """
-    if lazy(up) and not up.pinned:
-        return []
-    place = _place(it, up, now)
-    found = [
-        one
-        for one in it.models.values()
-        if one.weights and one.name != up.name and not one.weights.keys() & it.gms_away
-        if one.dropping.again_at == -math.inf
-        if one.wish is Wish.DROP or (not one.pinned and (_has_no_engine(one) or _could_end(one)))
-        if one.wish is Wish.DROP or not _waits(one) or place < _place(it, one, now)
-    ]
-    found.sort(
-        key=lambda one: (one.wish is not Wish.DROP, not _has_no_engine(one), one.wants, *_missed_asleep(it, one))
-    )
-    return found
-
-
-def _last_resort(model: Model) -> bool:
-    """To drop its weights costs more than a longer start: an engine, or a start that requests wait for."""
-    return model.wish is not Wish.DROP and (not _has_no_engine(model) or model.wants)
-
-
-def _waits(model: Model) -> bool:
-    """For its turn; one that has failed doesn't until its pause is over."""
-    return model.wants and model.retry_at == -math.inf
-
-
-def _has_no_engine(model: Model) -> bool:
-    """Or one that ends."""
-    return model.wish is Wish.END or (not model.child.running and model.state is not State.LOADING)
-
-
-def _could_end(model: Model) -> bool:
-    """Its engine could be ended so that its weights can be dropped, once it sleeps."""
-    moved = model.weights.keys() & model.parked.keys()  # by another process
-    if moved or (model.parking.again_at > -math.inf and model.parking.failures < PARKS_TRIED):
-        return False
-    if model.state is State.AWAKE:
-        return acts(model) and not model.demand.busy
-    return model.state is State.DRAINING or (model.state in AT_REST and acts(model))
+    return sorted(found, key=lambda model: rank(it, model, now))
 
 
 def _candidate(it: Picture, model: Model) -> bool:
@@ -370,6 +145,16 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     return None, look
 
 
+def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:
+    """Nothing that goes already is enough for it."""
+    if model.behind:
+        return Blocked(math.inf, "")
+    if model.lacking and now < model.lacks_since + LACKS_S:
+        return Blocked(model.lacks_since + LACKS_S, "")
+    found = make_room(it, model, lacks, now)
+    return found if isinstance(found, Blocked) else replace(found, room_first=True)
+
+
 def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, int]:
     """What one that wakes or loads waits for in the ledger; or what its weights take that come back from host memory:
     GMS refuses that at once where the device is full, and its engine tries again and again.
@@ -386,144 +171,3 @@ def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, i
 def _coming(model: Model) -> Mapping[str, int]:
     """Weights that are in host memory, and are brought back."""
     return {device: max(size - model.weights.get(device, 0), 0) for device, size in model.parked.items()}
-
-
-def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:
-    """Nothing that goes already is enough for it."""
-    if model.behind:
-        return Blocked(math.inf, "")
-    if model.lacking and now < model.lacks_since + LACKS_S:
-        return Blocked(model.lacks_since + LACKS_S, "")
-    found = make_room(it, model, lacks, now)
-    return found if isinstance(found, Blocked) else replace(found, room_first=True)
-
-
-def target(it: Picture, model: Model) -> Mapping[str, int]:
-    """What it has when the next wish for it is done."""
-    return it.has(model, State.LOADING if not model.child.running else State.AWAKE)
-
-
-def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str], now: float) -> Up | Blocked:
-    """What it takes to have it awake (or started)."""
-    has, need = it.has(model, model.state), target(it, model)
-    lacking = {
-        device: missing
-        for device, size in need.items()
-        if device in free and (missing := size - has.get(device, 0) - free[device]) > 0
-    }
-    if not lacking:
-        return Up(model.name)
-    if closed & set(lacking):
-        return Blocked(math.inf, "those before it in the queue come first")
-    return make_room(it, model, lacking, now)
-
-
-def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
-    """Who is put to sleep, or ended, and whose weights are parked, or dropped, so that so much more is free."""
-    awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
-    awake.sort(key=_missed(now))
-    when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
-    ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
-    later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
-    for options in _ways(it, model, ready, later, now):
-        chosen, short = _enough(it, lacking, options)
-        if not short:
-            break
-    else:
-        said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
-        return Blocked(math.inf, f"{said} are missing", in_vain=True)
-    park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
-    goes = [*park, *drop]
-    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in goes]
-    sleep = tuple(one.name for one in down if not (goes and one.wish is Wish.SLEEP))
-    at = max((max(when[name]) for name in sleep), default=now)
-    if at > now:
-        return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
-    cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    at_rest = [one for one in drop if one.child.running and one.state in AT_REST and acts(one)]
-    end = (*(one.name for one, wish in chosen if wish is Wish.END), *(one.name for one in at_rest))
-    parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
-    drops_now = tuple(one.name for one in drop if not one.child.running and acts(one))
-    if goes and not (sleep or end or parks_now or drops_now):
-        where = "go to host memory" if park else "are dropped"
-        return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
-    return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=bool(goes))
-
-
-def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:
-    """What could be wished so that it has room; what is taken first comes first."""
-    yield [*ready, *later]
-    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
-    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
-    weights = [] if waits else parkable(it, model.name)
-    at_rest = [one for one in weights if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
-    at_rest += [one for one in weights if one.state is State.DRAINING]
-    rest, after_ready, after_later = (
-        [(one, Wish.PARK) for one in weights if one in those]
-        for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
-    )
-    yield [*ready, *rest, *after_ready, *later, *after_later]
-    parked = [one for one, _ in (*rest, *after_ready, *after_later)]
-    could = [one for one in droppable(it, model, now) if one not in parked]
-    drops = [(one, Wish.DROP) for one in could if not _last_resort(one)]
-    yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
-    turns = [one for one, _ in (*ready, *later)]
-    last = [one for one in could if _last_resort(one) and (one.state is not State.AWAKE or one in turns)]
-    for dropped in range(len(last) + 1):  # no more than needed
-        gone = [(one, Wish.DROP) for one in last[:dropped]]
-        ended = [(one, Wish.END) for one in _sleepers(it) if one.name != model.name and one not in last[:dropped]]
-        turns_end = [*later, *after_later] if gone else []
-        yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
-
-
-def price(it: Picture, up: Model, down: Model) -> float:
-    """What a budget pays for this swap: its cost, in seconds, and less where others go on beside it."""
-    moved, beside = up.needs(it.beside_weights), 0.0
-    for device in down.rules.devices:
-        awake = [one for one in it.models.values() if one.state is State.AWAKE and one is not down]
-        rest = sum(one.needs(it.beside_weights).get(device, 0) for one in awake)
-        if rest > 0:
-            beside = max(beside, rest / (rest + moved.get(device, 0)))
-    return cost_of(up, down) * (1 - beside)
-
-
-def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
-    """Who is put to sleep first: without requests before with, the less urgent first, then the least recently used, or
-    of those with requests the one that has been awake for longest.
-    """
-
-    def key(model: Model) -> tuple[bool, bool, float, float]:
-        busy = model.demand.busy
-        kept = not busy and model.kept_until > now
-        return busy, kept, -model.demand.priority, model.since if busy else model.used_at
-
-    return key
-
-
-def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
-    """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
-    short, chosen = dict(lacking), list[tuple[Model, Wish]]()
-    for model, wish in options:
-        if not short:
-            break
-        gives = _gives(it, model, wish)
-        if any(gives.get(device, 0) > 0 for device in short):
-            chosen.append((model, wish))
-            short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
-    if not short:
-        for one in chosen[:-1]:  # a later one may have made it needless
-            rest = [other for other in chosen if other is not one]
-            total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
-            if all(total[device] >= size for device, size in lacking.items()):
-                chosen = rest
-    return chosen, short
-
-
-def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
-    """`PARK`: of one that is asleep by then; `DROP`: of one that is asleep, or has ended, and ends before."""
-    if wish is Wish.PARK:
-        return model.weights
-    if wish is Wish.DROP:
-        return it.has(model, State.OFF if _has_no_engine(model) else State.ASLEEP)
-    after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
-    return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}

@@ -7,19 +7,9 @@ from dataclasses import replace
 
 from pool.entries import ModelOutlook, ModelShown, State
 from pool.rules.model import Demand, Model, Wish
-from pool.rules.plan import (
-    Blocked,
-    Picture,
-    Up,
-    most_for,
-    parkable,
-    queue,
-    room_for,
-    staying,
-    target,
-    together,
-    too_large,
-)
+from pool.rules.picture import Picture, together
+from pool.rules.plan import queue
+from pool.rules.room import Blocked, Up, most_for, parkable, room_for, staying, target, too_large
 from sidecar.machine.context import rfc3339
 
 WORDS = {

@@ -8,7 +8,7 @@ left to do. So a question is only a question, and the timer of a turn is a resul
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 
 class Step(NamedTuple):
@@ -47,3 +47,23 @@ class Plan:
     def calm(self, calm: Callable[..., None], *keys: str) -> None:
         if any(key in self.alarms for key in keys):
             self.do(calm, *keys)
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+class Circle(Exception):
+    """A bug of the rules: what they want done has no end."""
+
+    def __init__(self, newest: Plan) -> None:
+        super().__init__(f"the rules go round in a circle: {newest.steps[:3]}")
+        self.newest = newest
+
+
+def conclude(ask: Callable[[], AnyPlan], most_rounds: int) -> AnyPlan:
+    """Everything that follows from how things stand. Returns the plan that has nothing to be done. Raises Circle."""
+    for _ in range(most_rounds):
+        plan = ask()
+        if not plan.carry_out():
+            return plan
+    raise Circle(plan)

@@ -820,3 +820,10 @@ def test_a_mistake_in_the_middle_of_a_step_is_an_alarm_and_not_the_end_of_the_se
     house.machine.handle(e.Received(2, m.Observe(protocol=1)), e.Time(house.now, 1e9))
     effects = house.machine.handle(e.Received(2, m.Ping()), e.Time(house.now, 1e9))
     assert any(isinstance(effect, e.Send) and isinstance(effect.message, m.Pong) for effect in effects)
+
+
+def test_rules_that_go_round_in_a_circle_are_an_alarm_and_not_the_end_of_the_server() -> None:
+    house = House()
+    house.machine.conclusions.other_versions.plan = lambda plan: plan.do(lambda: None)  # type: ignore[method-assign]
+    house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
+    assert "go round in a circle" in house.status.alarms[0] and house.machine.device.why_closed

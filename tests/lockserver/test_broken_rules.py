@@ -12,6 +12,7 @@ from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.lock import Phase, WrongTransition
 from lockserver.rules.machine import Machine
+from lockserver.rules.plan import Plan
 from tests.lockserver.harness import Harness
 
 
@@ -40,6 +41,12 @@ def a_transition_is_wrong(machine: Machine) -> None:
     setattr(machine.succession.switchover, "ask", ask)  # noqa: B010
 
 
+def its_rules_go_round_in_a_circle(machine: Machine) -> None:
+    endless = Plan(0.0, {})
+    endless.do(lambda: None)
+    setattr(machine.succession, "plan", lambda may_grant: endless)  # noqa: B010
+
+
 class Broken:
     """A holder `a`, a waiter `b`, an observer; and a rule that is broken."""
 
@@ -60,7 +67,15 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    "spoil", [a_token_falls, nobody_watches_the_holder, its_phase_is_wrong, its_holder_waits, a_transition_is_wrong]
+    "spoil",
+    [
+        a_token_falls,
+        nobody_watches_the_holder,
+        its_phase_is_wrong,
+        its_holder_waits,
+        a_transition_is_wrong,
+        its_rules_go_round_in_a_circle,
+    ],
 )
 def test_a_broken_rule_is_an_alarm_that_can_be_reported(spoil: Callable[[Machine], None]) -> None:
     broken = Broken(spoil)

@@ -7,6 +7,7 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
+from pool.rules.plan import Down
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
 
@@ -34,6 +35,21 @@ def test_while_the_launcher_or_the_ledger_is_away_nothing_is_wished(away: str) -
     pool.launcher()
     pool.room()
     assert pool.wishes() == [("wake", "a")]
+
+
+def test_rules_that_go_round_in_a_circle_are_an_alarm_and_nothing_is_wished_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool()
+    with monkeypatch.context() as patch:
+        patch.setattr("pool.rules.machine.plan", lambda it, now: Down("a", "it goes round"))
+        pool.feed(e.Tick())
+    (alarm,) = pool.machine.context.alarms.values()
+    assert "go round in a circle" in alarm and "Please report this" in alarm and "Restart the pool" in alarm
+    pool.wants("b")
+    pool.advance(60)
+    assert pool.wishes() == [], "nor is said what went round"
+    assert "a bug of the pool" in outlooks(pool.machine.picture, {}, pool.now)["b"].why
 
 
 def test_for_a_model_whose_lock_is_away_nothing_is_wished_and_it_is_no_victim() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from evidence.rules import messages as em
 from evidence.rules.events import Persist
-from sidecar.machine.context import DirectoryReplaced, Stop, Time
+from sidecar.machine.context import DirectoryReplaced, Stop, Tick, Time
 from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
 from vram.cli.status_text import status_lines
@@ -1232,3 +1232,14 @@ def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_
     ]
     shown = len(seen.alarms) - 1
     assert f"{len(world.machine.context.alarms) - shown} more alarms don't fit into the answer" in seen.alarms[-1]
+
+
+def test_rules_that_go_round_in_a_circle_are_an_alarm_and_nothing_is_granted_any_more(world: World) -> None:
+    a = world.holder("a", 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.machine.returns, "plan", lambda plan: plan.do(lambda: None))
+        world.feed(Tick())
+    assert "go round in a circle" in world.status.alarms[0]
+    b = world.tree("b")
+    b.reserve(10)
+    assert (a.has, b.has) == (60, 0)

@@ -51,7 +51,7 @@ from sidecar.machine.context import (
     Publish,
     Time,
 )
-from sidecar.machine.plan import Plan
+from sidecar.machine.plan import Circle, Plan, conclude
 from sidecar.wire.versions import Spoken
 from vram.rules import messages as m
 from vram.rules.asking import Asking
@@ -118,13 +118,10 @@ class Machine(TreeMachine):
     # -- what follows ----------------------------------------------------------------------------------------------
 
     def _conclude(self) -> None:
-        for _ in range(MOST_ROUNDS):
-            self.ends.bind()
-            plan = self.plan()
-            if not plan.carry_out():
-                break
-        else:
-            self.broken = f"the rules go round in a circle: {plan.steps[:3]}"
+        try:
+            plan = conclude(self._ask, MOST_ROUNDS)
+        except Circle as circle:
+            plan, self.broken = circle.newest, str(circle)
             self.context.alarm(
                 "broken", f"a bug of the ledger: nothing is granted any more; report this: {self.broken}"
             )
@@ -133,6 +130,10 @@ class Machine(TreeMachine):
         self.context.wake(plan.again)
         self.context.changed = self.context.changed or self.leases.altered
         self.write_if_due()
+
+    def _ask(self) -> Plan:
+        self.ends.bind()
+        return self.plan()
 
     def plan(self) -> Plan:
         """What is to be done now, and when to look again. Each part speaks once those before it have nothing to do."""

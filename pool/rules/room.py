@@ -1,0 +1,303 @@
+"""How room is made for a model: questions. Pure, and changes nothing.
+
+The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pool.entries import State
+from pool.rules.model import ON_DEVICE, Model, Wish
+from pool.rules.picture import Picture, together
+from pool.rules.turns import cost_of, effective, lazy, may_sleep
+
+PARKS_TRIED = 6
+"""So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
+more than half a minute, in which a new GMS refuses because readers may be on their way back.
+"""
+AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
+"""No process reads its weights."""
+
+
+@dataclass(frozen=True)
+class Up:
+    """This model is to be awake (or to be started); these are put to sleep for it, these ended, and of these the
+    weights parked, or dropped.
+    """
+
+    model: str
+    sleep: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    park: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    cost_s: float = 0.0
+    """What a budget pays for it."""
+    room_first: bool = False
+    """It is wished once weights are gone; or was wished already, and lacks room."""
+
+
+Chosen = list[tuple[Model, Wish]]
+"""What could be wished of whom, or is."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """It can't be waked yet."""
+
+    at: float
+    """When to look again; infinite: something has to happen first."""
+    why: str
+    in_vain: bool = False
+    """Nothing that could be wished makes room."""
+
+
+def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str], now: float) -> Up | Blocked:
+    """What it takes to have it awake (or started)."""
+    has, need = it.has(model, model.state), target(it, model)
+    lacking = {
+        device: missing
+        for device, size in need.items()
+        if device in free and (missing := size - has.get(device, 0) - free[device]) > 0
+    }
+    if not lacking:
+        return Up(model.name)
+    if closed & set(lacking):
+        return Blocked(math.inf, "those before it in the queue come first")
+    return make_room(it, model, lacking, now)
+
+
+def target(it: Picture, model: Model) -> Mapping[str, int]:
+    """What it has when the next wish for it is done."""
+    return it.has(model, State.LOADING if not model.child.running else State.AWAKE)
+
+
+def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
+    """Who is put to sleep, or ended, and whose weights are parked, or dropped, so that so much more is free."""
+    awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
+    awake.sort(key=_missed(now))
+    when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
+    ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
+    later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
+    for options in _ways(it, model, ready, later, now):
+        chosen, short = _enough(it, lacking, options)
+        if not short:
+            break
+    else:
+        said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
+        return Blocked(math.inf, f"{said} are missing", in_vain=True)
+    park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
+    goes = [*park, *drop]
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in goes]
+    sleep = tuple(one.name for one in down if not (goes and one.wish is Wish.SLEEP))
+    at = max((max(when[name]) for name in sleep), default=now)
+    if at > now:
+        return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
+    cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
+    at_rest = [one for one in drop if one.child.running and one.state in AT_REST and acts(one)]
+    end = (*(one.name for one, wish in chosen if wish is Wish.END), *(one.name for one in at_rest))
+    parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
+    drops_now = tuple(one.name for one in drop if not one.child.running and acts(one))
+    if goes and not (sleep or end or parks_now or drops_now):
+        where = "go to host memory" if park else "are dropped"
+        return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
+    return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=bool(goes))
+
+
+def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:
+    """What could be wished so that it has room; what is taken first comes first."""
+    yield [*ready, *later]
+    loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
+    waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
+    weights = [] if waits else parkable(it, model.name)
+    at_rest = [one for one in weights if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
+    at_rest += [one for one in weights if one.state is State.DRAINING]
+    rest, after_ready, after_later = (
+        [(one, Wish.PARK) for one in weights if one in those]
+        for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
+    )
+    yield [*ready, *rest, *after_ready, *later, *after_later]
+    parked = [one for one, _ in (*rest, *after_ready, *after_later)]
+    could = [one for one in droppable(it, model, now) if one not in parked]
+    drops = [(one, Wish.DROP) for one in could if not _last_resort(one)]
+    yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
+    turns = [one for one, _ in (*ready, *later)]
+    last = [one for one in could if _last_resort(one) and (one.state is not State.AWAKE or one in turns)]
+    for dropped in range(len(last) + 1):  # no more than needed
+        gone = [(one, Wish.DROP) for one in last[:dropped]]
+        ended = [(one, Wish.END) for one in sleepers(it) if one.name != model.name and one not in last[:dropped]]
+        turns_end = [*later, *after_later] if gone else []
+        yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
+
+
+def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
+    """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
+    short, chosen = dict(lacking), list[tuple[Model, Wish]]()
+    for model, wish in options:
+        if not short:
+            break
+        gives = _gives(it, model, wish)
+        if any(gives.get(device, 0) > 0 for device in short):
+            chosen.append((model, wish))
+            short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
+    if not short:
+        for one in chosen[:-1]:  # a later one may have made it needless
+            rest = [other for other in chosen if other is not one]
+            total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
+            if all(total[device] >= size for device, size in lacking.items()):
+                chosen = rest
+    return chosen, short
+
+
+def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
+    """`PARK`: of one that is asleep by then; `DROP`: of one that is asleep, or has ended, and ends before."""
+    if wish is Wish.PARK:
+        return model.weights
+    if wish is Wish.DROP:
+        return it.has(model, State.OFF if _has_no_engine(model) else State.ASLEEP)
+    after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
+    return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}
+
+
+def price(it: Picture, up: Model, down: Model) -> float:
+    """What a budget pays for this swap: its cost, in seconds, and less where others go on beside it."""
+    moved, beside = up.needs(it.beside_weights), 0.0
+    for device in down.rules.devices:
+        awake = [one for one in it.models.values() if one.state is State.AWAKE and one is not down]
+        rest = sum(one.needs(it.beside_weights).get(device, 0) for one in awake)
+        if rest > 0:
+            beside = max(beside, rest / (rest + moved.get(device, 0)))
+    return cost_of(up, down) * (1 - beside)
+
+
+def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
+    """Who is put to sleep first: without requests before with, the less urgent first, then the least recently used, or
+    of those with requests the one that has been awake for longest.
+    """
+
+    def key(model: Model) -> tuple[bool, bool, float, float]:
+        busy = model.demand.busy
+        kept = not busy and model.kept_until > now
+        return busy, kept, -model.demand.priority, model.since if busy else model.used_at
+
+    return key
+
+
+# -- whose weights go ----------------------------------------------------------------------------------------------
+
+
+def parkable(it: Picture, up: str = "") -> list[Model]:
+    """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
+    that are on their way, then those that are missed least.
+    """
+    left = {device: said.host_left for device, said in it.gms.items() if device not in it.gms_away}
+    found = list[Model]()
+    others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
+    others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
+    for one in others:
+        takes = {device: size for device, size in one.weights.items() if device not in one.parked}  # or is in its copy
+        moved = one.weights.keys() & one.parked.keys() and one.wish is not Wish.PARK  # by another process
+        if one.parking.again_at > -math.inf or moved:
+            continue
+        if all(size <= left.get(device, 0) for device, size in takes.items()):
+            left |= {device: left[device] - size for device, size in takes.items()}
+            found.append(one)
+    return found
+
+
+def droppable(it: Picture, up: Model, now: float) -> list[Model]:
+    """Models whose weights could be given up for it: first those that are on their way, then those without an engine,
+    then those that are missed least. For a start that no request needs none are.
+    """
+    if lazy(up) and not up.pinned:
+        return []
+    place = rank(it, up, now)
+    found = [
+        one
+        for one in it.models.values()
+        if one.weights and one.name != up.name and not one.weights.keys() & it.gms_away
+        if one.dropping.again_at == -math.inf
+        if one.wish is Wish.DROP or (not one.pinned and (_has_no_engine(one) or _could_end(one)))
+        if one.wish is Wish.DROP or not _waits(one) or place < rank(it, one, now)
+    ]
+    found.sort(
+        key=lambda one: (one.wish is not Wish.DROP, not _has_no_engine(one), one.wants, *_missed_asleep(it, one))
+    )
+    return found
+
+
+def staying(it: Picture, model: Model, now: float) -> list[Model]:
+    """Others whose weights nothing takes away for it."""
+    goes = [*parkable(it, model.name), *droppable(it, model, now)]
+    return [one for one in it.models.values() if one.weights and one.name != model.name and one not in goes]
+
+
+def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
+    """What all models together may have, without the weights of others that stay in the device."""
+    stay = together(one.weights for one in staying(it, model, now))
+    return {device: most - stay.get(device, 0) for device, most in it.most.items()}
+
+
+def too_large(it: Picture, model: Model, now: float) -> bool:
+    """It takes more than can be had at the moment: none waits behind it for what can't be."""
+    most = most_for(it, model, now)
+    return any(size > most[device] for device, size in target(it, model).items() if device in most)
+
+
+def _last_resort(model: Model) -> bool:
+    """To drop its weights costs more than a longer start: an engine, or a start that requests wait for."""
+    return model.wish is not Wish.DROP and (not _has_no_engine(model) or model.wants)
+
+
+def _waits(model: Model) -> bool:
+    """For its turn; one that has failed doesn't until its pause is over."""
+    return model.wants and model.retry_at == -math.inf
+
+
+def _has_no_engine(model: Model) -> bool:
+    """Or one that ends."""
+    return model.wish is Wish.END or (not model.child.running and model.state is not State.LOADING)
+
+
+def _could_end(model: Model) -> bool:
+    """Its engine could be ended so that its weights can be dropped, once it sleeps."""
+    moved = model.weights.keys() & model.parked.keys()  # by another process
+    if moved or (model.parking.again_at > -math.inf and model.parking.failures < PARKS_TRIED):
+        return False
+    if model.state is State.AWAKE:
+        return acts(model) and not model.demand.busy
+    return model.state is State.DRAINING or (model.state in AT_REST and acts(model))
+
+
+# -- who comes first -----------------------------------------------------------------------------------------------
+
+
+def rank(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:
+    """In the queue: the lowest comes first. One that loads or wakes, or has loaded for requests that it hasn't had yet,
+    has had its turn to do so before all that wait. A default model that returns comes after all that are to be awake:
+    it would be put to sleep for them at once.
+    """
+    waits = model.state not in (State.LOADING, State.WAKING) and not (model.fresh and model.demand.wants)
+    takes = it.host.drain_s + model.wake_s
+    deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
+    urgency = effective(model, it.host, now)
+    return waits, not model.wants, lazy(model), urgency, deadline, model.waits_since, model.name
+
+
+def sleepers(it: Picture) -> list[Model]:
+    """Those that could be ended; the one that is missed least comes first."""
+    found = [one for one in it.models.values() if one.state is State.ASLEEP and acts(one) and not one.wants]
+    return sorted(found, key=lambda one: _missed_asleep(it, one))
+
+
+def _missed_asleep(it: Picture, model: Model) -> tuple[bool, bool, int, float]:
+    return kept_awake(it, model), model.rules.entry.preload, -model.demand.priority, model.used_at
+
+
+def kept_awake(it: Picture, model: Model) -> bool:
+    return model.pinned or model.name == it.host.default
+
+
+def acts(model: Model) -> bool:
+    """A wish for it would be heard, and none is under way."""
+    return model.wish is Wish.NONE and (not model.child.running or not model.away)
