@@ -39,7 +39,7 @@ doors and people are told.
     recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
 16. Last, where that isn't enough either, engines that sleep (or are put to sleep without a request) are ended, and
     their weights dropped: least recently used first, no more than needed; never a pinned one's, nor those of one that
-    is before that model in the queue.
+    is before that model in the queue. So is an engine behind it that loads and has no room for its weights.
 """
 
 import math

@@ -10,10 +10,19 @@ from dataclasses import dataclass, replace
 from pool.entries import State
 from pool.rules.model import Model
 from pool.rules.picture import Picture, of_sleepers
-from pool.rules.room import Blocked, Up, acts, kept_awake, make_room, rank, room_for, sleepers, target, too_large
-
-LACKS_S = 0.5
-"""So long what has just been given back may take to be seen."""
+from pool.rules.room import (
+    LACKS_S,
+    Blocked,
+    Up,
+    acts,
+    kept_awake,
+    make_room,
+    rank,
+    room_for,
+    sleepers,
+    target,
+    too_large,
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from pool.rules.model import ON_DEVICE, Model, Wish
 from pool.rules.picture import Picture, together
 from pool.rules.turns import cost_of, effective, lazy, may_sleep
 
+LACKS_S = 0.5
+"""So long what has just been given back may take to be seen."""
 PARKS_TRIED = 6
 """So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
 more than half a minute, in which a new GMS refuses because readers may be on their way back.
@@ -125,9 +127,17 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     last = [one for one in could if _last_resort(one) and (one.state is not State.AWAKE or one in turns)]
     for dropped in range(len(last) + 1):  # no more than needed
         gone = [(one, Wish.DROP) for one in last[:dropped]]
-        ended = [(one, Wish.END) for one in sleepers(it) if one.name != model.name and one not in last[:dropped]]
+        idle = [one for one in sleepers(it) if one.name != model.name and one not in last[:dropped]]
+        ended = [(one, Wish.END) for one in (*idle, *_loading_in_vain(it, model, now))]
         turns_end = [*later, *after_later] if gone else []
         yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
+
+
+def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
+    """Those behind it whose engines wait for room for their weights, for which nothing gives way."""
+    found = [one for one in it.models.values() if one.state is State.LOADING and one.lacking and acts(one)]
+    found = [one for one in found if not one.behind and now >= one.lacks_since + LACKS_S and not one.pinned]
+    return [one for one in found if rank(it, up, now) < rank(it, one, now)]
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:

@@ -1104,6 +1104,23 @@ def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_e
     assert pool.wishes() == [("end", "b")]
 
 
+def test_one_that_loads_in_vain_is_ended_for_one_before_it_that_could_be_awake() -> None:
+    pool = Pool("bf", sizes={"b": 60, "f": 20})
+    ends(pool, "f")
+    pool.weights(0, b=30)
+    pool.wants("f")
+    pool.launcher(f=e.Child(True, ends=1))
+    pool.lock("f", resting=True)
+    pool.wishes()
+    pool.machine.models["b"].fresh = True
+    pool.door(f=ModelDemand(waiting=1), b=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    assert pool.wishes() == [], "it may have room at once"
+    pool.room(f=10)
+    assert pool.wishes() == [], "or in a moment"
+    pool.advance(1)
+    assert pool.wishes() == [("end", "f"), ("wake", "b")]
+
+
 def test_a_park_that_fails_once_ends_no_engine_and_one_that_goes_on_failing_does() -> None:
     pool = Pool("ab", ageing_s=1e6)
     pool.weights(parked={"b": 30}, a=30)
