@@ -430,8 +430,8 @@ class World(Schedule[SimServer]):
 
     def _lives_as_another(self, server: SimServer) -> bool:
         """An alarm says that a process of the holder lives, and so it is: its main process has executed its program
-        anew, and left a child; or a child was believed to be the main process; or it has given back, and is stopped. A
-        person has to end it.
+        anew, and left a child; or a child was believed to be the main process; or it is stopped, and has given back or
+        hung up before. A person has to end it.
         """
         machine = server.machine
         late = {
@@ -442,7 +442,7 @@ class World(Schedule[SimServer]):
 
     def _is_another(self, server: SimServer, holder: Incarnation) -> bool:
         tree = self.trees[holder.name]
-        if self._was_another_one(tree) or (tree.gave_back and tree.main.stopped):
+        if self._was_another_one(tree) or tree.main.stopped:
             return True
         living = [member for member in holder.members.values() if not member.dead]
         mains = {slot.tree.main for slot in self.slots if slot.tree is not None and slot.tree.name != holder.name}
