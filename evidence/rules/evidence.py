@@ -40,13 +40,13 @@ class Evidence:
     def record(self) -> Processes:
         return self.incarnations.record(self.config.boot_id, self.config.pid_namespace)
 
-    def hand_back(
+    def handed_back(
         self, whose: Incarnation | None, numbers: list[int], peers: tuple[Peer, ...], *, from_file: bool = False
     ) -> None:
         """A client brings the copies that it kept for the last server. None: nothing is known of whose they are."""
         for number, peer in zip(numbers, peers, strict=False):
             if whose is not None:
-                self.incarnations.hand_back(whose, number, peer, from_file=from_file)
+                self.incarnations.handed_back(whose, number, peer, from_file=from_file)
             else:
                 self.incarnations.forget((peer,))
         self.incarnations.forget(peers[len(numbers) :])

@@ -234,7 +234,7 @@ class Incarnations:
         member.local_pid = peer.local_pid or member.local_pid
         self._touch(incarnation)
 
-    def hand_back(self, incarnation: Incarnation, number: int, peer: Peer, *, from_file: bool) -> None:
+    def handed_back(self, incarnation: Incarnation, number: int, peer: Peer, *, from_file: bool) -> None:
         """A pidfd of which a client kept a copy for the last server. Where the file tells which the members are, it is
         one of them; or it lives and has a number that the file doesn't know: then the file is older than this member.
         """

@@ -159,8 +159,8 @@ class TreeMachine(Host):
     def watch_unheard(self, hello: Any) -> None:
         self.disk.now()
 
-    def hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.evidence.hand_back(who if message.tree == who.name else None, message.numbers, event.peers)
+    def handed_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
+        self.evidence.handed_back(who if message.tree == who.name else None, message.numbers, event.peers)
         self.hand_out()
 
     def kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
@@ -231,7 +231,7 @@ class TreeMachine(Host):
 
 TreeMachine.requests = {
     m.Vouch: TreeMachine.vouch,
-    m.HandBack: TreeMachine.hand_back,
+    m.HandBack: TreeMachine.handed_back,
     m.Kept: TreeMachine.kept,
 }
 TreeMachine.handlers = {

@@ -237,7 +237,7 @@ class ExclusiveRegion(Region):
         return "a pool has no document" if document else ""
 
     def stand_again(self, client: Client, back: HandedBack) -> None:
-        self.pool.hand_back(back.slabs)
+        self.pool.handed_back(back.slabs)
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 
     def let_return(self, client: Client, message: m.HandBack) -> str:

@@ -165,7 +165,7 @@ class Pool:
         self.doubt, self.doubt_kind = doubt, kind
         return owner
 
-    def hand_back(self, slabs: tuple[Slab, ...]) -> None:
+    def handed_back(self, slabs: tuple[Slab, ...]) -> None:
         """What was awaited is here."""
         if tuple(slab.identity for slab in slabs) != self.identities:
             raise BrokenRule(f"other memory is handed back than that of pool {self.key}")

@@ -104,7 +104,7 @@ class SharedRegion(Region):
 
     def stand_again(self, client: Client, back: HandedBack) -> None:
         tensors = lay.count_tensors(back.document)
-        layout = self.weights.hand_back(back.document, tensors, back.slabs, back.sums)
+        layout = self.weights.handed_back(back.document, tensors, back.slabs, back.sums)
         self.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
         # A process that came meanwhile, and has nothing to bring back, was told that there is none.
         self._tell(layout.generation, layout.hash, but=client)

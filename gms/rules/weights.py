@@ -349,7 +349,7 @@ class Weights:
 
     # -- after a restart -------------------------------------------------------------------------------------------
 
-    def hand_back(self, document: bytes, tensors: int, slabs: tuple[Slab, ...], sums: tuple[str, ...]) -> Layout:
+    def handed_back(self, document: bytes, tensors: int, slabs: tuple[Slab, ...], sums: tuple[str, ...]) -> Layout:
         """What was awaited is here, and stands again."""
         awaited = self.awaited
         if awaited is None:

@@ -19,7 +19,7 @@ class Hearsay:
         self.evidence = evidence
         self.incarnations = evidence.incarnations
 
-    def hand_back(
+    def handed_back(
         self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int
     ) -> None:
         """A client brings what the last server gave it to keep. `newest`: the newest token that is known to have been
@@ -27,7 +27,7 @@ class Hearsay:
         """
         whose = self._whose(message, peers, caller, active, newest)
         in_file = whose is not caller and active.doubt is not None and active.recorded_by == 0  # this very holder
-        self.evidence.hand_back(whose, message.numbers, peers, from_file=in_file)
+        self.evidence.handed_back(whose, message.numbers, peers, from_file=in_file)
 
     def _whose(
         self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int

@@ -242,7 +242,7 @@ class Machine(TreeMachine):
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
         self.succession.token_told(message.mark)
         before = _known_of_the_holder(self.active)
-        self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
+        self.hearsay.handed_back(message, event.peers, who, self.active, self.succession.newest_token)
         if _known_of_the_holder(self.active) != before:
             self.succession.must_write = True  # the file is older; the next server may not hear it of a waiter
         if self.active.holder is not None:

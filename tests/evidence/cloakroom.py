@@ -121,7 +121,7 @@ class Machine:
         elif isinstance(message, m.Kept):
             self.evidence.copies.taken(event.conn, message.copies)
         elif isinstance(message, m.HandBack):
-            self.evidence.hand_back(caller.incarnation, message.numbers, event.peers)
+            self.evidence.handed_back(caller.incarnation, message.numbers, event.peers)
         elif isinstance(message, Bind):
             self.comes_in(caller.incarnation, Register)
             self.send(event.conn, Bound())

@@ -319,35 +319,35 @@ def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_
     known: Known,
 ) -> None:
     who = known.from_file()
-    known.incarnations.hand_back(who, 2, peer(2), from_file=True)
-    known.incarnations.hand_back(who, 1, peer(8), from_file=True)
+    known.incarnations.handed_back(who, 2, peer(2), from_file=True)
+    known.incarnations.handed_back(who, 1, peer(8), from_file=True)
     assert who.members[2].process == 2 and who.members[1].process is None
     assert known.asked(ForgetProcess) == [ForgetProcess(8)]
-    known.incarnations.hand_back(who, 2, e.Peer(9, "pidfs:2", 2), from_file=True)
+    known.incarnations.handed_back(who, 2, e.Peer(9, "pidfs:2", 2), from_file=True)
     assert known.asked(ForgetProcess)[-1] == ForgetProcess(9), "it has one already"
-    known.incarnations.hand_back(who, 4, e.Peer(4, "pidfs:4", 0, dead=True), from_file=True)
+    known.incarnations.handed_back(who, 4, e.Peer(4, "pidfs:4", 0, dead=True), from_file=True)
     assert 4 not in who.members and known.asked(ForgetProcess)[-1] == ForgetProcess(4)
-    known.incarnations.hand_back(who, 5, peer(5), from_file=True)
+    known.incarnations.handed_back(who, 5, peer(5), from_file=True)
     assert who.members[5].process == 5, "it lives: the file is older than it"
-    known.incarnations.hand_back(who, 3, peer(3), from_file=False)
+    known.incarnations.handed_back(who, 3, peer(3), from_file=False)
     assert who.members[3].process == 3, "where no file tells, each that is handed back is a member"
-    known.incarnations.hand_back(who, 3, peer(7), from_file=False)
+    known.incarnations.handed_back(who, 3, peer(7), from_file=False)
     assert who.members[6].process == 7, "also under a number that another has"
     for number in range(7, MOST_MEMBERS + 9):
         who.add("", 0, number)
-    known.incarnations.hand_back(who, 999, peer(99), from_file=False)
+    known.incarnations.handed_back(who, 999, peer(99), from_file=False)
     assert 999 not in who.members, "as many as an incarnation may have"
     assert known.asked(ForgetProcess)[-1] == ForgetProcess(99)
 
 
 def test_on_older_kernels_a_pidfd_that_is_handed_back_goes_by_its_number(known: Known) -> None:
     who = known.from_file()
-    known.incarnations.hand_back(who, 2, e.Peer(9, "", 0), from_file=True)
+    known.incarnations.handed_back(who, 2, e.Peer(9, "", 0), from_file=True)
     assert who.members[2].process is None and known.asked(ForgetProcess) == [ForgetProcess(9)], "the file has its inode"
     who.members[2].identity = ""
-    known.incarnations.hand_back(who, 2, e.Peer(10, "", 0), from_file=True)
-    known.incarnations.hand_back(who, 7, e.Peer(11, "", 7), from_file=True)
-    known.incarnations.hand_back(who, 2, e.Peer(12, "", 0), from_file=False)
+    known.incarnations.handed_back(who, 2, e.Peer(10, "", 0), from_file=True)
+    known.incarnations.handed_back(who, 7, e.Peer(11, "", 7), from_file=True)
+    known.incarnations.handed_back(who, 2, e.Peer(12, "", 0), from_file=False)
     assert [who.members[number].process for number in (2, 7, 8)] == [10, 11, 12], "that one is another process"
 
 
@@ -356,10 +356,10 @@ def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_who
 ) -> None:
     """Written to the file it would have no number, and the next server could never prove its end."""
     who = known.a()
-    known.incarnations.hand_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
+    known.incarnations.handed_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
     assert list(who.members) == [1] and known.asked(ForgetProcess) == [ForgetProcess(2)]
     nobody = known.incarnations.hear_of("b", "1")
-    known.incarnations.hand_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
+    known.incarnations.handed_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
     assert nobody.members[1].process == 3, "of one that isn't here nothing else may be known"
 
 

@@ -137,7 +137,7 @@ def test_what_is_handed_back_is_its_members_or_nobodys() -> None:
     known = Known()
     who = known.from_file(look_up=False)
     brought = tuple(Peer(500 + number, f"pidfs:{number}", number) for number in (1, 2, 9))
-    known.evidence.hand_back(who, [1, 2], brought, from_file=True)
+    known.evidence.handed_back(who, [1, 2], brought, from_file=True)
     assert [member.process for member in who.members.values()] == [501, 502] and who.stage is Stage.AWAITED
-    known.evidence.hand_back(None, [1], brought[:1])
+    known.evidence.handed_back(None, [1], brought[:1])
     assert [forget.process for forget in known.asked(ForgetProcess)] == [509, 501]

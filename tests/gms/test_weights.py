@@ -113,7 +113,7 @@ STEPS: dict[str, tuple[Callable[[Weights], object], set[Phase], Phase]] = {
     "abort": (lambda w: w.abort(), {Phase.RW}, Phase.EMPTY),
     "read": (lambda w: w.read(3), {Phase.COMMITTED, Phase.RO}, Phase.RO),
     "hand back": (
-        lambda w: w.hand_back(b"document", 1, (Slab(11, "m1", 5),), ()),
+        lambda w: w.handed_back(b"document", 1, (Slab(11, "m1", 5),), ()),
         {Phase.RECOVERING},
         Phase.COMMITTED,
     ),
@@ -142,7 +142,7 @@ def test_every_step_is_taken_from_its_phases_and_from_no_other_and_changes_nothi
 def parked_and_handed_back() -> Weights:
     weights = new(7)
     weights.await_(parked().record())
-    weights.hand_back(b"document", 1, (Slab(21, "table:1", 5),), ("a",))
+    weights.handed_back(b"document", 1, (Slab(21, "table:1", 5),), ("a",))
     return weights
 
 
@@ -219,7 +219,7 @@ def test_only_what_was_made_can_be_committed_and_only_what_is_awaited_handed_bac
         weights.commit(Layout(weights._generations.newest, "hash", b"", 1, (Slab(99, "another", 5),)))
     weights = recovering()
     with pytest.raises(BrokenRule):
-        weights.hand_back(b"", 1, (Slab(11, "other memory", 5),), ())
+        weights.handed_back(b"", 1, (Slab(11, "other memory", 5),), ())
 
 
 def test_the_record_says_what_is_so() -> None:

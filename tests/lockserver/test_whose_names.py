@@ -42,7 +42,7 @@ def test_who_had_the_names_is_not_a_holder_that_ended_before_this_server_began(h
     else:
         for number in (1, 2):
             dead = Peer(number, f"pidfs:{number}", number, number, dead=how == "handed back")
-            line.incarnations.hand_back(line.found, number, dead, from_file=True)
+            line.incarnations.handed_back(line.found, number, dead, from_file=True)
             line.incarnations.died(number)
     if how == "not the last one":
         line.succession.active.doubt = Doubt(Found.NOTHING, -9.0, -9.0)
@@ -58,7 +58,7 @@ def test_who_had_the_names_is_not_a_holder_that_ended_before_this_server_began(h
 def test_a_holder_that_this_server_saw_alive_and_then_ended_had_them() -> None:
     line = Line()
     for number in (1, 2):
-        line.incarnations.hand_back(line.found, number, Peer(number, f"pidfs:{number}", number), from_file=True)
+        line.incarnations.handed_back(line.found, number, Peer(number, f"pidfs:{number}", number), from_file=True)
         line.incarnations.died(number)
     line.concludes()
     line.incarnations.probed(NAME, False)
