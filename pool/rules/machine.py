@@ -6,8 +6,8 @@ model, `picture.py` how things stand with all, `room.py` how room is made, `turn
 doors and people are told.
 
  1. It only wishes. A model's state is what the launcher and its lock say; a wish changes nothing by itself.
- 2. While the launcher or the ledger doesn't answer, or a pool that has just begun hasn't seen all that runs, nothing is
-    wished; for a model whose lock doesn't answer, nothing is wished for that one.
+ 2. While the launcher or the ledger doesn't answer, or a pool that has just begun hasn't seen all that runs and heard
+    what a door has, nothing is wished; for a model whose lock doesn't answer, nothing is wished for that one.
  3. A model is to be awake for which requests wait or are paused, which is pinned, or which a person has asked for; the
     default model where no other wants its memory.
  4. The first in the queue is the most urgent; of these the one with the nearest deadline that can still be kept; then
@@ -69,7 +69,7 @@ PARKS_S, PARKS_TIMES = 30.0, 10.0
 that wait for the room.
 """
 SETTLE_S = 5.0
-"""How long a pool that begins waits for the locks of what runs."""
+"""How long a pool that begins waits for the locks of what runs, and for a door."""
 Effects = Any
 
 
@@ -335,11 +335,13 @@ class Machine:
                 self.context.changed = True
 
     def _settle(self) -> None:
-        """Whether all that ran when this pool began has been seen."""
+        """Whether all that ran when this pool began has been seen, and what a door has for it been heard: what serves
+        requests looks idle before.
+        """
         it = self.picture
         if it.settled or not it.launched or it.room is None or self._began_at is None:
             return
-        unseen = [one for one in self.models.values() if one.child.running and one.away]
+        unseen = not self.doors or any(one.child.running and one.away for one in self.models.values())
         it.settled = not unseen or not self.context.wait_until(self._began_at + SETTLE_S)
 
     def _end_pauses(self) -> None:

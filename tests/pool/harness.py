@@ -23,6 +23,7 @@ class Pool:
         entries: dict[str, dict[str, Any]] | None = None,
         running: bool = True,
         heard: bool = True,
+        door: bool = True,
         costs: tuple[float, float] = (0.6, 0.3),
         **host: Any,
     ) -> None:
@@ -37,6 +38,8 @@ class Pool:
         self.demands: dict[str, ModelDemand] = {}
         learned = {name: e.Learned(wake_s=costs[0], sleep_s=costs[1], load_s=30.0) for name in names}
         self.feed(e.Began(learned))
+        if door:
+            self.door()
         self.configure(names)
         self.room()
         self.launcher()

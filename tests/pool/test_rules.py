@@ -81,6 +81,19 @@ def test_a_new_pool_finds_who_is_awake_and_leaves_it() -> None:
     assert pool.state("b") is State.AWAKE and pool.wishes() == []
 
 
+def test_a_new_pool_waits_for_what_a_door_has_before_it_takes_what_is_awake_for_idle() -> None:
+    pool = Pool("ab", entries={"a": {"pin": True}}, heard=False, door=False)
+    pool.lock("a")
+    pool.lock("b", resting=False, held=True, serving=True, token=7)
+    assert pool.wishes() == []
+    pool.door(b=BUSY)
+    assert pool.wishes() == [], "it serves"
+    alone = Pool("ab", entries={"a": {"pin": True}}, door=False)
+    assert alone.wishes() == []
+    alone.advance(6)
+    assert alone.wishes() == [("wake", "a")], "no door comes"
+
+
 # -- 3: who is to be awake -----------------------------------------------------------------------------------------
 
 
