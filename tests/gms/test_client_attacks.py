@@ -1,13 +1,16 @@
 """What would leave a client deaf: exceptions of signal handlers and callbacks, forks. Real servers, real signals."""
 
 import contextlib
+import faulthandler
 import gc
+import mmap
 import os
 import random
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -236,6 +239,25 @@ def test_what_a_forked_child_does_with_the_client_is_nothing_to_the_parent(house
     assert reader.memory(0)[0] == 5
     reader.sleep()
     reader.wake(10)
+
+
+def test_a_forked_child_that_closes_a_client_keeps_what_it_has_mapped_itself(house: House, tmp_path: Path) -> None:
+    """The weights' addresses aren't inherited: the kernel gives them to what the child maps next."""
+    file = tmp_path / "own"
+    file.write_bytes(b"\7" * (2 * MIB))
+    client = house.client("parent")
+    with client.write(10) as writer:
+        reader = filled(writer, 5)
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # without the rule it faults
+        with open(file, "r+b") as opened:
+            own = [mmap.mmap(opened.fileno(), 2 * MIB) for _ in range(8)]
+        reader.close()
+        client.close()
+        os._exit(0 if all(mapped[:] == file.read_bytes() for mapped in own) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert reader.memory(0)[0] == 5
 
 
 def test_a_forked_child_makes_a_client_of_its_own(house: House) -> None:
