@@ -161,9 +161,9 @@ class HostMemory(Memory):
 
     def close(self) -> None:
         super().close()
-        if self._probe >= 0:
-            os.close(self._probe)
-            self._probe = -1
+        probe, self._probe = self._probe, -1
+        if probe >= 0:
+            os.close(probe)
 
     def _take_range(self, fd: int, size: int) -> int:
         """The first free range that is large enough. A process that finds another faster looks again: the other has
