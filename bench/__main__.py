@@ -139,6 +139,12 @@ def main(argv: list[str] | None = None) -> int:
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1
+    if options.json is not None:
+        try:
+            options.json.open("a").close()
+        except OSError as error:
+            print(f"bench: {options.json} can't be written: {error.strerror}", file=sys.stderr)
+            return 1
     tmpfs = options.tmpfs_dir if options.tmpfs_dir.is_dir() else options.disk_dir
     where = Where(tmpfs, options.disk_dir)
     kinds = {name: stage.filesystem(path) for name, path in (("tmpfs", tmpfs), ("disk", options.disk_dir))}

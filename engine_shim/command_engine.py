@@ -41,7 +41,6 @@ class CommandEngine:
         self._command: GuardedCommand | None = None
         self._port = 0
         self._token = 0
-        self._ending = False
         words = setting.arguments
         if not words:
             raise CannotRun("which command? Put it behind --")
@@ -72,7 +71,7 @@ class CommandEngine:
     def wake(self) -> None:
         """Blocks until its health path says 200; the shim has a bound."""
         command = GuardedCommand(complain)
-        self._port, self._ending = _free_port(), False
+        self._port = _free_port()
         try:
             command.fork(self._as_told())
             self._setting.vouch(command.pid)  # it touches no device before
@@ -93,7 +92,8 @@ class CommandEngine:
         """It does already."""
 
     def health(self) -> Health:
-        lives = self._command is not None and self._command.lives()
+        command = self._command
+        lives = command is not None and command.lives()
         return Health(queued=0, steps=0, detail="" if lives else "its command has ended")
 
     def drain(self, timeout_s: float) -> None:
@@ -108,7 +108,6 @@ class CommandEngine:
     def sleep(self) -> None:
         command, self._command = self._command, None
         if command is not None:
-            self._ending = True
             command.end_now(END_WITHIN_S)
 
     def stop(self) -> None:
@@ -130,9 +129,11 @@ class CommandEngine:
         )
 
     def _mind(self, command: GuardedCommand) -> None:
-        """In a thread of its own: a program that ends by itself takes its engine with it."""
+        """In a thread of its own: a program that ends by itself takes its engine with it. One that was put to sleep
+        isn't the engine's any more, whenever this thread comes to see that.
+        """
         peers.await_end(command.pidfd)
-        if not self._ending:
+        if self._command is command:
             complain(f"engine: {self._program} has ended by itself")
             self._setting.failing(f"{Path(self._program).name} has ended by itself")
             os._exit(1)

@@ -137,9 +137,8 @@ class ProcessSession(ClientShell):
         if self.may_let_go:
             for lock in self._lives:
                 lock.close()
-        for copies in self._kept.values():
-            close_all(copies.values())
-        self._kept.clear()
+        for tree in list(self._kept):
+            self._drop_copies(tree, None)
         self._close_children()
         if self._watch is not None:
             self._watch.close()
@@ -147,10 +146,12 @@ class ProcessSession(ClientShell):
             directory.close()  # type: ignore[union-attr]
 
     def _close_children(self) -> None:
-        for pidfd in self._children.values():
-            self.loop.remove(pidfd)
-        close_all(self._children.values())
-        self._children.clear()
+        """Callers that vouch for a child do so, too: each is taken out before it is closed, and closed once."""
+        with contextlib.suppress(KeyError):
+            while True:
+                _, pidfd = self._children.popitem()
+                self.loop.remove(pidfd)
+                os.close(pidfd)
 
     def deaf(self) -> None:
         """What was granted to it may be granted to another one, and it would not hear of that: it must not go on."""

@@ -92,8 +92,13 @@ class Memory(ABC):
 
     def release(self, handle: Handle) -> None:
         """This process's handle; mappings and descriptors live on."""
-        self._release(self._allocation(handle))
-        del self._allocations[handle]
+        allocation = self._allocation(handle)
+        del self._allocations[handle]  # what a signal handler raises here may lose it: nothing is closed twice
+        try:
+            self._release(allocation)
+        except DeviceError:
+            self._allocations[handle] = allocation
+            raise
 
     def reserve(self, size: int) -> int:
         """An address at which nothing else will be mapped. Access faults until something is."""

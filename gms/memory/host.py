@@ -65,6 +65,12 @@ class HostMemory(Memory):
             raise DeviceError(f"{self.device} isn't there: {self._path} has to be made first, as `gms` does") from None
         status = os.fstat(self._probe)
         self._inode = (status.st_dev, status.st_ino)
+        self._pid = os.getpid()
+
+    @property
+    def _forked(self) -> bool:
+        """This is a child of the process whose addresses these are: at them the child has nothing, or its own."""
+        return os.getpid() != self._pid
 
     def capacity(self) -> int:
         return os.fstat(self._probe).st_size
@@ -117,10 +123,14 @@ class HostMemory(Memory):
                 raise
 
     def _unmap(self, address: int, size: int) -> None:
+        if self._forked:
+            return
         with _as_device_error(f"{size} bytes at {address:#x} can't be unmapped"):
             libc.unmap_file(address, size)
 
     def _free_address(self, address: int, size: int) -> None:
+        if self._forked:
+            return
         with _as_device_error(f"{size} bytes of addresses at {address:#x} can't be given back"):
             libc.free_addresses(address, size)
 
@@ -151,9 +161,9 @@ class HostMemory(Memory):
 
     def close(self) -> None:
         super().close()
-        if self._probe >= 0:
-            os.close(self._probe)
-            self._probe = -1
+        probe, self._probe = self._probe, -1
+        if probe >= 0:
+            os.close(probe)
 
     def _take_range(self, fd: int, size: int) -> int:
         """The first free range that is large enough. A process that finds another faster looks again: the other has

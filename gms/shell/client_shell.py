@@ -9,6 +9,7 @@ What this file may not do: know what is in the memory, or what a program does wi
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from gms.rules import messages as m
 from gms.rules.client_machine import ClientMachine
 from gms.rules.errors import GmsError
 from gms.shell.rundir import connect, socket_path
-from gms.shell.slabs import SlabStore
+from gms.shell.slabs import LayoutSlabs, SlabStore
 from sidecar.machine import client_shell
 from sidecar.machine.client_shell import Ask
 from sidecar.wire.frames import Channel
@@ -34,7 +35,7 @@ class ClientShell(client_shell.ClientShell):
         """Sizes are multiples of it; known once it has spoken to a server."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
-        self.store = SlabStore(lambda generation: self.tell(m.Dropped(generation)))
+        self.store = SlabStore(lambda slabs: self.loop.post(partial(self._drop, slabs)))
         self._away = ""
         """Why it can't connect."""
         self._turns: list[Ask] = []
@@ -128,6 +129,10 @@ class ClientShell(client_shell.ClientShell):
 
     def _do_let_go(self, effect: c.LetGo) -> c.Event | None:
         return m.Dropped(effect.generation) if self.store.let_go(effect.generation) else None
+
+    def _drop(self, slabs: LayoutSlabs) -> None:
+        if self.store.drop(slabs):
+            self.feed(m.Dropped(slabs.generation))
 
     def _do_unwelcome(self, effect: m.Problem) -> None:
         self.on_problem_said(effect.why, effect.about)

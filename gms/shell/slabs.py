@@ -9,7 +9,6 @@ What this file may not do: know layouts or the server, or decide what is kept (`
 """
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 
 from gms.memory import DeviceError, Handle, Memory
@@ -24,7 +23,8 @@ class LayoutSlabs:
         self.descriptors: list[int] = []
         self.handles: list[Handle] = []
         """The first slabs', as many as were imported."""
-        self.users = 0
+        self.uses: list[int] = []
+        """An entry for each."""
         self.unwanted = False
 
     def import_all(self, memory: Memory, sizes: Sequence[int]) -> None:
@@ -38,23 +38,25 @@ class LayoutSlabs:
 
 
 class SlabStore:
-    """All layouts of which this process has slabs: as a rule one, and another while one replaces the other."""
+    """All layouts of which this process has slabs: as a rule one, and another while one replaces the other.
 
-    def __init__(self, gone: Callable[[int], None]) -> None:
-        """`gone` is called, in whatever thread, once nothing of a layout that was let go of is left."""
-        self._gone = gone
-        self._lock = threading.Lock()
+    What is closed is closed in the client's thread, which is also the only one that says the descriptors' numbers. No
+    lock: a signal handler, or a forked child, would wait for it in vain.
+    """
+
+    def __init__(self, unused: Callable[[LayoutSlabs], None]) -> None:
+        """`unused` is called, in whatever thread, once nothing uses a layout that was let go of: it may be dropped."""
+        self._unused = unused
         self._layouts: dict[int, LayoutSlabs] = {}
         self.memory: Memory | None = None
 
     def keep(self, generation: int, first: int, descriptors: Sequence[int]) -> None:
         """They belong to the store from now on."""
-        with self._lock:
-            slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
-            if first == len(slabs.descriptors):
-                slabs.descriptors += descriptors
-            else:
-                close_all(descriptors)
+        slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
+        if first == len(slabs.descriptors):
+            slabs.descriptors += descriptors
+        else:
+            close_all(descriptors)
 
     def descriptors(self, generation: int, first: int, count: int) -> list[int]:
         slabs = self._layouts.get(generation)
@@ -63,44 +65,41 @@ class SlabStore:
     @property
     def generations(self) -> tuple[int, ...]:
         """Those of which it has descriptors."""
-        return tuple(generation for generation, slabs in self._layouts.items() if slabs.descriptors)
+        return tuple(generation for generation, slabs in list(self._layouts.items()) if slabs.descriptors)
 
     def use(self, generation: int) -> LayoutSlabs:
         """Nothing of it goes until it is put back."""
-        with self._lock:
-            slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
-            slabs.users += 1
-            return slabs
+        slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
+        slabs.uses.append(generation)
+        return slabs
 
     def use_too(self, slabs: LayoutSlabs) -> None:
         """By one more, while it is used."""
-        with self._lock:
-            slabs.users += 1
+        slabs.uses.append(slabs.generation)
 
     def put_back(self, slabs: LayoutSlabs) -> None:
-        with self._lock:
-            slabs.users -= 1
-            if slabs.users > 0 or not slabs.unwanted:
-                return
-            self._drop(slabs)
-        self._gone(slabs.generation)
+        slabs.uses.pop()
+        if slabs.unwanted and not slabs.uses:
+            self._unused(slabs)
 
     def let_go(self, generation: int) -> bool:
-        """False: it is still used, and `gone` is called later."""
-        with self._lock:
-            slabs = self._layouts.get(generation)
-            if slabs is None:
-                return True
-            slabs.unwanted = True
-            if slabs.users > 0:
-                return False
-            self._drop(slabs)
+        """False: it is still used, and is dropped later."""
+        slabs = self._layouts.get(generation)
+        if slabs is None:
             return True
+        slabs.unwanted = True
+        return self.drop(slabs)
+
+    def drop(self, slabs: LayoutSlabs) -> bool:
+        """False: it is used again, or was dropped before."""
+        if slabs.uses or self._layouts.get(slabs.generation) is not slabs:
+            return False
+        self._drop(slabs)
+        return True
 
     def close(self) -> None:
-        with self._lock:
-            for slabs in list(self._layouts.values()):
-                self._drop(slabs)
+        for slabs in list(self._layouts.values()):
+            self._drop(slabs)
 
     def _drop(self, slabs: LayoutSlabs) -> None:
         self._layouts.pop(slabs.generation, None)

@@ -132,9 +132,8 @@ class Checkpoint:
         return lay.Layout(packing.slabs, tuple(tensors), self.metadata), runs
 
     def close(self) -> None:
-        for file in self.files:
-            os.close(file.descriptor)
-        self.files = []
+        while self.files:
+            os.close(self.files.pop().descriptor)
 
     def __enter__(self) -> Self:
         return self

@@ -345,7 +345,7 @@ class Machine(TreeMachine):
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """One of many that no engine has, and whose directory was removed, ends as is meant: a model was taken out."""
-        if event.removed and self.config.at_rest and self.active.holder is None:
+        if event.removed and self.config.at_rest and self.succession.nobody_has_any:
             self.leave_path("its directory was removed", meant=True)
         else:
             self.leave_path(event.why)

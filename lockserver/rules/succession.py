@@ -76,6 +76,11 @@ class Succession:
         """It holds one of them, or has to be proven gone before another engine does."""
         return who is self.active.holder or who is self.permit.lock.holder
 
+    @property
+    def nobody_has_any(self) -> bool:
+        """And none may have one of which this server hasn't heard: nothing is on a device by a grant of these locks."""
+        return all(lock.phase is Phase.FREE for lock in self.locks) and not self.why_not_free()
+
     def why_not_free(self) -> list[str]:
         """Why the lock isn't granted though it is free: an engine may have it, and no file says so."""
         return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []

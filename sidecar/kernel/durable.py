@@ -234,9 +234,9 @@ class DirectoryLock:
 
     def close(self) -> None:
         """Lets go. May be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self.acquire()

@@ -148,12 +148,12 @@ class LifeLock:
 
     def close(self) -> None:
         """Lets go, as far as this process is concerned. May be called again."""
-        if self._mapped is not None:
-            _LIBC.munmap(self._mapped, mmap.PAGESIZE)
-            self._mapped = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            _LIBC.munmap(mapped, mmap.PAGESIZE)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -202,9 +202,9 @@ class LifeProbe:
 
     def close(self) -> None:
         """Disturbs no lock. May be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self

@@ -94,9 +94,9 @@ class OpenDirectory:
 
     def close(self) -> None:
         """May be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class CannotWatch(Exception):

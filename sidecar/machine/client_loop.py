@@ -56,10 +56,9 @@ class ClientLoop(Loop):
         self._unexpected, self._deaf, self._let_go = unexpected, deaf, let_go
         self._pid = os.getpid()
         self._posted: deque[Callable[[], object]] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.add(self._bell, lambda _: os.eventfd_read(self._bell))
-        self._ringing = threading.RLock()
-        """Held while the bell is rung or closed. A signal handler may ring it while its thread does."""
+        self._bell: _Bell | None = _Bell()
+        bell = self._bell.fd
+        self.add(bell, lambda _: os.eventfd_read(bell))
         self._waiting: deque[_Waiter] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._undone = False
@@ -138,12 +137,10 @@ class ClientLoop(Loop):
             self._thread.join(CLOSE_S)
 
     def _ring(self) -> None:
-        """The thread may have seen by itself that it is closed, and be gone with its bell. The number may be another
-        file's then, into which the ring would be written.
-        """
-        with self._ringing, contextlib.suppress(OSError):
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
+        """The thread may have seen by itself that it is closed, and be gone."""
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -155,6 +152,7 @@ class ClientLoop(Loop):
             except OSError as error:
                 complain(f"{self._name}: its descriptors were closed, and it hears nothing any more: {error}")
                 self.closed = True  # and nothing is closed: other files of the program may have those numbers by now
+                _deaf_ones.append(self)
                 self.guarded(self._deaf)
                 self.announce()
                 return
@@ -195,11 +193,34 @@ class ClientLoop(Loop):
         self.guarded(self._let_go)
         self.handlers.clear()
         self._epoll.close()
-        # A forked child has no other thread, and might find the lock held for ever.
-        with contextlib.nullcontext() if self.forked else self._ringing, contextlib.suppress(OSError):
-            bell, self._bell = self._bell, -1
-            os.close(bell)
+        self._bell = None
         self.announce()
+
+
+_deaf_ones: list[ClientLoop] = []
+"""What nothing has any more, Python closes: these are had for ever."""
+
+
+class _Bell:
+    """It is closed once nothing has it any more, a thread that is about to ring it included: what is written to a
+    number that was closed goes into whatever file has it by then.
+    """
+
+    fd = -1
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._status = os.fstat(self.fd)
+
+    def ring(self) -> None:
+        """Not where the program has closed it, and has a file there."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self.fd), self._status):
+                os.eventfd_write(self.fd, 1)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class _Waiter:

@@ -130,7 +130,8 @@ class GuardedCommand:
             self.send(signal.SIGKILL)
         _, status = os.waitpid(self._guard, 0)
         code = self._ended(os.waitstatus_to_exitcode(status))
-        close_all([self.pidfd, self._of_command, self._of_guard])
+        pidfd, self.pidfd = self.pidfd, -1
+        close_all([pidfd, self._of_command, self._of_guard])
         return code
 
     def wait(self) -> int:

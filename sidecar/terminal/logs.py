@@ -202,10 +202,10 @@ class _Stderr:
                 self._asks = False
 
     def _let_go(self) -> None:
-        if self._mine >= 0:
+        mine, self._mine = self._mine, -1
+        if mine >= 0:
             with contextlib.suppress(OSError):
-                os.close(self._mine)
-            self._mine = -1
+                os.close(mine)
 
 
 def _text_line(timestamp: str, level: str, program: str, event: str, fields: Mapping[str, object]) -> str:

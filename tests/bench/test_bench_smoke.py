@@ -43,6 +43,13 @@ def test_a_broken_benchmark_is_exit_code_1_and_a_sentence(tmp_path: Path) -> Non
     assert "missing" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_file_that_cant_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    """After twenty minutes it was a traceback, and the figures were in no file."""
+    done = bench("--quick", "--only", "start", f"--json={tmp_path / 'missing' / 'figures.json'}")
+    assert done.returncode == 1
+    assert "missing" in done.stderr and "Traceback" not in done.stderr and "measuring" not in done.stderr
+
+
 def test_a_missed_goal_is_said() -> None:
     missed = Comparison("a", "b", goal_median=1.5, ours=[3000] * 10, floor=[1000] * 10)
     met = Comparison("a", "b", goal_median=1.5, goal_p99=2.0, ours=[1000] * 10, floor=[1000] * 10)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from engine_shim.cli.models_parts import Options, engines
+from engine_shim.command_engine import CommandEngine
+from engine_shim.engine import Setting
 from pool.entries import Entry
 from pool.models_file import ModelsFile
-from sidecar.kernel import port_owner, process_tree
+from sidecar.kernel import peers, port_owner, process_tree
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
 from tests.support.processes import Process, run_to_end
@@ -72,6 +74,33 @@ def test_an_answer_that_is_under_way_is_finished_first(house: House) -> None:
     assert code == 0, said
     client.join()
     assert answers == ["an answer"]
+
+
+def test_one_that_was_put_to_sleep_ends_no_engine_however_late_that_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that minded it came to see its end after the next wake, and ended the engine."""
+
+    def late(pidfd: int) -> bool:
+        go_on.wait()
+        return True
+
+    def failing(why: str) -> None:
+        failed.append(why)
+        sys.exit()  # this thread, before it ends the process
+
+    failed, go_on = list[str](), threading.Event()
+    engine = CommandEngine(Setting(tmp_path, "a", "", SERVED.arguments, health="/healthz", failing=failing))
+    with monkeypatch.context() as changed:
+        changed.setattr(peers, "await_end", late)
+        engine.wake()
+    (minding,) = [thread for thread in threading.enumerate() if thread.name == "command"]
+    engine.sleep()
+    engine.wake()
+    go_on.set()
+    minding.join()
+    engine.stop()
+    assert not failed
 
 
 @pytest.mark.parametrize("which", ["command", "main process"])

@@ -1,13 +1,16 @@
 """What would leave a client deaf: exceptions of signal handlers and callbacks, forks. Real servers, real signals."""
 
 import contextlib
+import faulthandler
 import gc
+import mmap
 import os
 import random
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,12 +18,13 @@ import pytest
 
 from gms.client import GmsError
 from gms.rules import messages as m
+from gms.shell import slabs
 from gms.shell.rundir import socket_path
 from sidecar.wire.frames import Channel, close_all
 from tests.gms.live import MIB, House, plain_layout
 from tests.support.descriptors import open_descriptors
 from tests.support.interruptions import Interrupted, alarm_raises
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 
 def stop(house: House) -> None:
@@ -236,6 +240,81 @@ def test_what_a_forked_child_does_with_the_client_is_nothing_to_the_parent(house
     assert reader.memory(0)[0] == 5
     reader.sleep()
     reader.wake(10)
+
+
+def test_a_forked_child_that_closes_a_client_keeps_what_it_has_mapped_itself(house: House, tmp_path: Path) -> None:
+    """The weights' addresses aren't inherited: the kernel gives them to what the child maps next."""
+    file = tmp_path / "own"
+    file.write_bytes(b"\7" * (2 * MIB))
+    client = house.client("parent")
+    with client.write(10) as writer:
+        reader = filled(writer, 5)
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # without the rule it faults
+        with open(file, "r+b") as opened:
+            own = [mmap.mmap(opened.fileno(), 2 * MIB) for _ in range(8)]
+        reader.close()
+        client.close()
+        os._exit(0 if all(mapped[:] == file.read_bytes() for mapped in own) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert reader.memory(0)[0] == 5
+
+
+def test_a_forked_child_closes_a_client_whose_thread_was_about_to_close_a_layout(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has no such thread, and waited for it for ever."""
+    client = house.client("parent")
+    with client.write(10) as writer:
+        reader = filled(writer, 5)
+    reader.sleep()
+    client.wait_for_background(10)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def late(descriptors: list[int]) -> None:
+        reached.set()
+        go_on.wait()
+        close_all(descriptors)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(slabs, "close_all", late)
+        client.loop.post(lambda: client.store.let_go(reader.generation))
+        assert reached.wait(DEADLINE_S)
+        child = os.fork()
+        if child == 0:
+            changed.undo()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(DEADLINE_S))
+            client.close()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        go_on.set()
+    assert code == 0
+
+
+def test_what_is_not_used_any_more_is_closed_by_the_clients_thread_which_says_the_numbers(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another thread closed while this one handed it back to a server may be another file by then."""
+    client = house.client("reader")
+    with client.write(10) as writer:
+        reader = filled(writer, 5)
+    client.wait_for_background(10)
+    closed, done = list[threading.Thread](), threading.Event()
+
+    def seen(descriptors: list[int]) -> None:
+        if descriptors:
+            closed.append(threading.current_thread())
+        close_all(descriptors)
+
+    monkeypatch.setattr(slabs, "close_all", seen)
+    client.loop.post(lambda: client.store.let_go(reader.generation))
+    client.loop.post(done.set)
+    assert done.wait(DEADLINE_S) and not closed, "it is still used"
+    reader.close()
+    until(lambda: closed, "it is closed")
+    assert closed == [client.loop._thread]
 
 
 def test_a_forked_child_makes_a_client_of_its_own(house: House) -> None:

@@ -883,6 +883,29 @@ def test_only_the_removal_of_one_of_many_that_no_engine_has_is_meant(
     assert not harness.machine.is_started
 
 
+@pytest.mark.parametrize("why", ["unreadable", "permit", "a process that hasn't come back"])
+def test_a_removal_is_not_meant_while_an_engine_may_have_memory_of_which_no_file_names_a_holder(why: str) -> None:
+    harness = Harness(at_rest=True)
+    if why == "a process that hasn't come back":
+        harness.start().advance(SETTLE_S)
+        harness.receive(harness.observer(), m.Wake())
+        older, a = harness.file, harness.waiter("a")
+        worker = a.join()
+        harness.crash().file = older
+    harness.start(unreadable="torn" if why == "unreadable" else "")
+    if why != "unreadable":
+        harness.advance(SETTLE_S)
+    if why == "a process that hasn't come back":
+        assert a.holds and older is not None
+        a.join(worker)
+    if why == "permit":
+        harness.waiter("a").says(m.Acquire(lock=INIT))
+        assert harness.status.permits[INIT].holder == "a"
+    harness.feed(e.DirectoryReplaced("the run directory was replaced", removed=True))
+    (stop,) = (effect for effect in harness.effects if isinstance(effect, e.Stop))
+    assert not stop.meant
+
+
 # -- the permit `init` across a restart ----------------------------------------------------------------------------
 
 

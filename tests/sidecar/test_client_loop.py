@@ -5,9 +5,12 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -240,8 +243,7 @@ def test_no_ring_is_written_into_a_file_that_has_the_number_of_a_bell_that_was_c
 
     def late(bell: int, value: int) -> None:
         client.peer.send(b"x")  # it turns, and sees that it is closed
-        until(lambda: client.let_go, "it ends")
-        client.loop._thread.join(0.2)  # as long as it takes where the bell isn't held
+        until(lambda: not client.loop._thread.is_alive(), "it has ended")
         with open(os.devnull, "wb") as opened:
             taken.append(opened.fileno() == bell)
         ring(bell, value)
@@ -251,9 +253,68 @@ def test_no_ring_is_written_into_a_file_that_has_the_number_of_a_bell_that_was_c
     monkeypatch.setattr(os, "eventfd_write", late)
     client.loop.start()
     client.loop.close()
-    assert taken == [False] and not client.loop._thread.is_alive()
+    assert taken == [False]
     client.loop._ring()
     assert taken == [False], "and no bell is rung that is closed"
+
+
+def test_a_signal_handler_that_closes_it_while_its_thread_rings_waits_for_nothing_that_this_one_holds(
+    client: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(bell: int, value: int) -> None:
+        monkeypatch.setattr(os, "eventfd_write", ring)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        ring(bell, value)
+
+    def close(*_: object) -> None:
+        client.loop.close()
+        ended.append(not client.loop._thread.is_alive())
+
+    ended: list[bool] = []
+    ring = os.eventfd_write
+    client.loop.start()
+    before = signal.signal(signal.SIGUSR1, close)
+    try:
+        monkeypatch.setattr(os, "eventfd_write", interrupted)
+        client.do("a ring")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("rings", [True, False], ids=["it is rung", "it goes deaf, and is garbage"])
+def test_what_a_program_opens_where_it_has_closed_a_clients_descriptors_is_left_as_it_is(
+    rings: bool, tmp_path: Path
+) -> None:
+    """A ring was written into it, and Python closed it as soon as nothing had the client any more."""
+    command = [sys.executable, "-c", _CLOSES_ALL, str(tmp_path / "own"), "rings" if rings else ""]
+    assert subprocess.run(command).returncode == 0
+
+
+_CLOSES_ALL = """
+import gc, os, sys, threading, time
+from sidecar.machine.client_loop import ClientLoop
+
+path, rings = sys.argv[1:]
+deaf = threading.Event()
+soon = float("inf") if rings else time.monotonic() + 0.2
+loop = ClientLoop("test", RuntimeError, deadline=lambda: soon, due=lambda: None, deaf=deaf.set)
+last = max(loop.handlers)
+loop.start()
+os.closerange(3, last + 1)
+own = [os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(3, last + 1)]
+assert last in own
+if rings:
+    loop.post(lambda: None)
+else:
+    deaf.wait()
+    loop._thread.join()
+    del loop
+    gc.collect()
+for fd in own:
+    os.close(fd)
+os._exit(1 if os.path.getsize(path) else 0)
+"""
 
 
 def test_a_callback_that_hangs_keeps_nobody_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
 from tests.support.children import stay
 from tests.support.descriptors import descriptors_left, no_descriptor_leaks
+from tests.support.interruptions import Interrupted
 from tests.support.waiting import until
 
 
@@ -300,6 +301,29 @@ def test_a_forked_childs_descriptors_hold_the_memory_as_the_parents_do(host: Hos
         host.release(handle)
         assert host.free() == CAPACITY - GRANULARITY
     until(lambda: host.free() == CAPACITY, "the memory is free again")
+
+
+def test_what_interrupts_a_release_or_a_closing_lets_nothing_be_closed_again(
+    host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the number may be another file's."""
+
+    def interrupted(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+        raise Interrupted
+
+    closed: list[int] = []
+    close = os.close
+    handle = host.create(GRANULARITY)
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "close", interrupted)
+        with contextlib.suppress(Interrupted):
+            host.release(handle)
+        for _ in range(3):
+            with contextlib.suppress(Interrupted):
+                host.close()
+    assert len(closed) == 2 == len(set(closed))
 
 
 def _read_at(address: int) -> Callable[[Callable[[str], None]], None]:
