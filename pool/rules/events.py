@@ -55,6 +55,8 @@ class Learned(Event, frozen=True):
     """A wake that brings its weights back from host memory."""
     bytes: dict[str, int] = {}
     asleep: dict[str, int] = {}
+    weights: dict[str, int] = {}
+    """What its weights take of each device once they are loaded."""
 
 
 class Began(Event, frozen=True):

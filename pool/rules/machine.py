@@ -145,7 +145,7 @@ class Machine:
                     self._weigh(model, said)
                 continue
             if (runs_as(model.rules.entry), model.rules.entry.memory) != (runs_as(rules.entry), rules.entry.memory):
-                self._learn(model, bytes={})  # what was measured was another one's
+                self._learn(model, bytes={}, weights={})  # what was measured was another one's
             if runs_as(model.rules.entry) != runs_as(rules.entry):
                 runs = model.child.running or model.wish is Wish.START
                 model.outdated = "its entry in models.yaml has changed" if runs else ""
@@ -256,6 +256,9 @@ class Machine:
         for has, sizes in ((model.weights, said.here or {}), (model.parked, said.parked)):
             has.pop(said.device, None)
             has |= {said.device: sizes[model.name]} if sizes.get(model.name) else {}
+        read = model.weights if model.state in (State.ASLEEP, State.AWAKE) else {}  # all of them, by its engine
+        if read and read != model.learned.weights:
+            self._learn(model, weights=dict(read))
 
     def _on_parked(self, event: e.ParkEnded) -> None:
         model, now = self.models.get(event.model), self.context.now

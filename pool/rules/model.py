@@ -268,8 +268,8 @@ class Model:
         """What its weights take of each device in this state."""
         if state is not State.LOADING and state not in ON_DEVICE:
             return self.weights
-        devices = self.weights.keys() | self.parked.keys()
-        return {device: max(self.weights.get(device, 0), self.parked.get(device, 0)) for device in devices}
+        known = (self.weights, self.parked, self.learned.weights if state is State.LOADING else {})
+        return {device: max(one.get(device, 0) for one in known) for one in known for device in one}
 
     # -- transitions -----------------------------------------------------------------------------------------------
 

@@ -1507,6 +1507,25 @@ def test_a_new_pool_learns_what_is_parked_from_gms() -> None:
     assert pool.wishes() == [("park", "a")]
 
 
+def test_what_weights_take_is_known_after_they_were_dropped_and_by_the_next_pool() -> None:
+    pool = Pool("ab", sizes={"a": 40, "b": 20})
+    pool.weights(0, a=50)
+    pool.wakes("a")
+    ends(pool, "a")
+    pool.weights(0)
+    pool.awake("b", BUSY)
+    learned = pool.machine.learned().learned["a"]
+    assert learned.weights == {GPU: 50}
+    pool.wants("a")
+    pool.advance(40)
+    assert pool.wishes()[:1] == [("sleep", "b")], "its engine needs 90, and 80 are free: b sleeps before it starts"
+    pool.configure("ab")
+    assert pool.machine.models["a"].learned.weights == {GPU: 50}
+    pool.entries["a"] = {"arguments": ["other"]}
+    pool.configure("ab")
+    assert pool.machine.models["a"].learned.weights == {}, "those were another one's"
+
+
 # -- what doors are told -------------------------------------------------------------------------------------------
 
 
