@@ -48,7 +48,8 @@ __all__ = [
 REFUSED_RETRY_S = 1.0
 
 Status = m.Status
-AskStatus, Watch, Sleep, Wake, Step = m.AskStatus, m.Watch, m.Sleep, m.Wake, m.SwitchoverStep
+Step = m.SwitchoverStep
+AskStatus, Watch, Sleep, Wake = m.AskStatus, m.Watch, m.Sleep, m.Wake
 """What a program says that watches and asks in a loop of its own, and what it hears."""
 
 

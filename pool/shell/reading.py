@@ -25,6 +25,12 @@ def lock(status: locks.Status) -> e.LockView:
     )
 
 
+def answer(model: str, step: locks.Step) -> e.LockAnswered | None:
+    """The wish to wake is taken; or it doesn't sleep (a person has waked it meanwhile, say). The rest is seen."""
+    said = step.done and (step.phase == "waked" or not step.ok)
+    return e.LockAnswered(model, step.ok, step.detail) if said else None
+
+
 def weights(device: str, status: gms.Status) -> e.WeightsSeen:
     if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
         return e.WeightsSeen(device, None)

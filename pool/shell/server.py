@@ -311,8 +311,8 @@ class Server(Shell):
     def _on_lock(self, name: str, message: Any) -> None:
         if isinstance(message, locks.Status):
             self.feed(e.LockSeen(name, reading.lock(message)))
-        elif isinstance(message, locks.Step) and message.done and message.ok is (message.phase == "waked"):
-            self.feed(e.LockAnswered(name, message.ok, message.detail))  # the wish to wake is taken; or no sleep
+        elif isinstance(message, locks.Step) and (answered := reading.answer(name, message)) is not None:
+            self.feed(answered)
 
     def _on_ledger(self, status: Any) -> None:
         if not isinstance(status, ledger.Status):

@@ -298,7 +298,8 @@ class HouseWorld(World):
             self.loads.remove((engine.kind.name, life))
             self.die(engine, again=True)
 
-    def _wake(self, engine: Engine) -> None:
+    def _wake(self, engine: Engine, by: str = "pool") -> None:
+        """`by` the pool, or a person with `lockctl`."""
         name = engine.kind.name
         if not engine.running:
             return
@@ -307,7 +308,10 @@ class HouseWorld(World):
             engine.draining, engine.serving = False, True
             engine.round += 1
             self.awake.add(name)
-        self.feed(e.LockAnswered(name, True))
+            if by != "pool":
+                self.feed(e.LockAnswered(name, False, "it was waked"))
+        if by == "pool":
+            self.feed(e.LockAnswered(name, True))
         self._grant(engine)
         self.tell_lock(name)
         self._admit_if(engine)
@@ -478,6 +482,7 @@ class HouseWorld(World):
                 self._at_rest(engine, "it was asked for")
             else:  # it was waked after it had begun to give back
                 engine.held = engine.serving = engine.draining = engine.giving_back = False
+                self.feed(e.LockAnswered(engine.kind.name, False, "it was waked meanwhile"))
                 self._grant(engine)
                 self.tell_lock(engine.kind.name)
             self.tell_ledger()

@@ -146,6 +146,9 @@ class Schedule:
         verb: m.Verb = self.chance.choice(("wake", "sleep", "stop", "pin", "unpin"))
         self.world.feed(e.Asked(5, m.Command(number=1, verb=verb, name=self.name())))
 
+    def lockctl(self) -> None:
+        self.world._wake(self.world.engines[self.name()], by="person")
+
     def reload(self) -> None:
         name = self.name()
         entry = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
@@ -182,6 +185,7 @@ _DOES: dict[str, tuple[Any, int]] = {
     "door_dies": (Schedule.door_dies, 1),
     "person": (Schedule.person, 3),
     "reload": (Schedule.reload, 2),
+    "lockctl": (Schedule.lockctl, 1),
 }
 _STEPS = list(_DOES)
 

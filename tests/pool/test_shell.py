@@ -2,7 +2,10 @@
 
 import sys
 
+import pytest
+
 from gms.rules import messages as gm
+from lockserver.rules.messages import SwitchoverStep
 from pool.rules import events as e
 from pool.shell import reading
 from pool.shell.weights import _run
@@ -17,6 +20,23 @@ def test_a_gms_that_awaits_what_sleepers_have_says_nothing_of_what_weights_take(
     assert reading.weights("gpu", said) == e.WeightsSeen("gpu", {"a": 40}, {"b": 30}, 70)
     said = gm.Status(state="RECOVERING", device="gpu", regions=[awaited, pool], parked={"b": 30}, host_memory=100)
     assert reading.weights("gpu", said) == e.WeightsSeen("gpu", None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "done", "ok", "heard"),
+    [
+        ("waked", True, True, True),
+        ("waked", True, False, False),  # a sleep that comes to nothing, as a person has waked it meanwhile
+        ("refused", True, False, False),
+        ("asleep", True, True, None),
+        ("draining", False, False, None),
+    ],
+)
+def test_of_what_a_lock_answers_it_is_heard_that_it_wakes_and_that_it_doesnt_sleep(
+    phase: str, done: bool, ok: bool, heard: bool | None
+) -> None:
+    said = reading.answer("a", SwitchoverStep(phase=phase, detail="why", done=done, ok=ok))
+    assert said == (None if heard is None else e.LockAnswered("a", heard, "why"))
 
 
 def lease(name: str, size: int) -> vm.LeaseState:
