@@ -64,6 +64,8 @@ class Began(Event, frozen=True):
 
     learned: dict[str, Learned]
     pins: dict[str, bool] = {}
+    names: tuple[str, ...] = ()
+    """All models that it had, and those of which something may be left."""
 
 
 class Configured(Event, frozen=True):

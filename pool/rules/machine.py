@@ -30,7 +30,8 @@ doors and people are told.
     else for the next request. Its place in the queue is free meanwhile, so those that slept for it are back.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
-    put to sleep (its answers are paused), ended, and started with the new one.
+    put to sleep (its answers are paused), ended, and started with the new one. What is left of one that was taken out,
+    also before this pool began, is ended, and its weights dropped (`leftovers.py`).
 14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
@@ -51,6 +52,7 @@ import msgspec
 from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
+from pool.rules.leftovers import Leftover, Leftovers
 from pool.rules.model import ON_DEVICE, Model, Tries, Wish, averaged, merged
 from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
@@ -83,6 +85,7 @@ class Machine:
         self._began_at: float | None = None
         self._learned: dict[str, e.Learned] = {}
         self._pins: dict[str, bool] = {}
+        self._leftovers = Leftovers(self.picture, self.context)
 
     @property
     def deadline(self) -> float:
@@ -99,6 +102,7 @@ class Machine:
         self._settle()
         self._end_pauses()
         self._end_waits()
+        self._leftovers.clear()
         self._conclude()
         if self.context.changed:
             self.context.changed = False
@@ -131,10 +135,15 @@ class Machine:
     def _on_began(self, event: e.Began) -> None:
         self._began_at = self.context.now
         self._learned, self._pins = dict(event.learned), dict(event.pins)
+        self._leftovers.of = {name: Leftover() for name in event.names}
 
     def _on_configured(self, event: e.Configured) -> None:
         self.picture.host = event.host
         self.picture.budget.share = event.host.swap_share
+        if event.models.keys() - self.models.keys() - self._leftovers.of.keys():
+            self.context.out.append(e.Save())
+        for name in event.models:
+            self._leftovers.of.pop(name, None)
         for name, rules in event.models.items():
             model = self.models.get(name)
             if model is None:
@@ -270,6 +279,8 @@ class Machine:
 
     def _on_dropped(self, event: e.DropEnded) -> None:
         model = self.models.get(event.model)
+        if model is None:
+            self._leftovers.dropped(event.model, event.why)
         if model is None or model.wish is not Wish.DROP or not self._moved(model, model.dropping, event.why):
             return
         model.weights, model.parked = {}, {}
@@ -309,6 +320,7 @@ class Machine:
             if not child.running and (before.running or child.ends > before.ends):
                 self._ended(model, child.why)
         self._forget()
+        self._leftovers.seen(event.children)
         self.context.changed = True
 
     def _ended(self, model: Model, why: str) -> None:
@@ -332,9 +344,7 @@ class Machine:
         for name, model in list(self.models.items()):
             if model.leaving and not model.child.running and model.wish is Wish.NONE and not model.demand.busy:
                 del self.models[name]
-                self.context.out.append(e.End(name))
-                if model.weights or model.parked:
-                    self.context.out.append(e.Drop(name))
+                self._leftovers.of[name] = Leftover()
                 self.context.changed = True
 
     def _settle(self) -> None:
@@ -479,7 +489,7 @@ class Machine:
 
     def learned(self) -> e.Began:
         """For the next pool."""
-        return e.Began(dict(self._learned), dict(self._pins))
+        return e.Began(dict(self._learned), dict(self._pins), (*self.models, *self._leftovers.of))
 
     def _watch_states(self) -> None:
         now = self.context.now

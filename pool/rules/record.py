@@ -12,6 +12,8 @@ from pool.rules.events import Learned
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     learned: dict[str, Learned] = {}
     pins: dict[str, bool] = {}
+    names: tuple[str, ...] = ()
+    """All models that it had: of one that isn't in models.yaml any more something may be left."""
     launched: dict[str, Entry] = {}
     flags: Flags | None = None
     """As a person has set them; None: as models.yaml says."""

@@ -138,3 +138,22 @@ def test_a_pool_that_is_killed_while_it_parks_loses_nothing_and_the_next_one_goe
     asyncio.run(story())
     host.until(host.well, "the last pool goes on")
     assert sum(one.failures for one in host.shown()) == 0
+
+
+def test_of_a_model_that_was_taken_out_while_no_pool_ran_nothing_is_left(house: House) -> None:
+    host = Host(house, models("ab"), capacity=4 * PIECE).ready()
+    shim, place = host.shim("b"), house.run_dir / "lock" / "b"
+
+    def weights() -> set[str]:
+        with Gms(house.run_dir, DEVICE) as gms:
+            return {region.key for region in gms.status().regions if region.policy == "shared" and region.bytes}
+
+    assert weights() == {"a", "b"} and place.exists()
+    del host.models["b"]
+    host.write()
+    host.part("pool").kill()
+    host.until(lambda: shim.dead and weights() == {"a"} and not place.exists(), "b is gone, and a stays")
+    host.until(lambda: host.states().keys() == {"a"} and host.well(), "the next pool goes on")
+    check(
+        asyncio.run(all_of(host.port, [host.stream("a", "Once")], None, [0])), known(host, [host.stream("a", "Once")])
+    )

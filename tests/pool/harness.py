@@ -25,6 +25,7 @@ class Pool:
         heard: bool = True,
         door: bool = True,
         costs: tuple[float, float] = (0.6, 0.3),
+        began: e.Began | None = None,
         **host: Any,
     ) -> None:
         self.now = 100.0
@@ -37,7 +38,7 @@ class Pool:
         self.views = {name: e.LockView(resting=True, ready=True) for name in names}
         self.demands: dict[str, ModelDemand] = {}
         learned = {name: e.Learned(wake_s=costs[0], sleep_s=costs[1], load_s=30.0) for name in names}
-        self.feed(e.Began(learned))
+        self.feed(began or e.Began(learned))
         if door:
             self.door()
         self.configure(names)

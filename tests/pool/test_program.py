@@ -121,7 +121,7 @@ def test_a_model_is_launched_by_command_only_where_the_file_allows_it_and_outliv
         assert pool.do("launch", entry=small) == (200, "small is launched")
         assert b'"small"' in (house.run_dir / "pool.json").read_bytes(), "what was answered is on disk"
         assert pool.do("remove", "small")[0] == 200
-        assert b'"small"' not in (house.run_dir / "pool.json").read_bytes()
+        assert b'"small":' not in (house.run_dir / "pool.json").read_bytes()
     assert pool.do("launch", entry=small)[0] == 200
     pool.kill()
     pool = PoolProgram(house, {**FILE, "api_launch": True}, "again").ready()

@@ -574,6 +574,56 @@ def test_a_model_that_was_taken_out_serves_what_it_has_and_ends() -> None:
     assert "a" not in pool.machine.models
 
 
+def begun_without(name: str, *, runs: bool) -> Pool:
+    """A pool whose file doesn't name a model that the one before it had."""
+    before = Pool("abc")
+    assert set(before.machine.learned().names) == {"a", "b", "c"}
+    pool = Pool("abc".replace(name, ""), running=False, began=before.machine.learned())
+    assert pool.wishes() == [("end", name)], "its directory goes, if nothing else"
+    pool.launcher(**{name: e.Child(runs)})
+    return pool
+
+
+def test_what_is_left_of_a_model_that_was_taken_out_before_this_pool_began_is_ended_and_then_dropped() -> None:
+    pool = begun_without("c", runs=True)
+    pool.weights(c=20, other=30)
+    pool.advance(60)
+    assert pool.wishes() == [], "it was told once, and its processes have its weights"
+    pool.feed(e.LauncherSeen(None))
+    pool.launcher()
+    assert pool.wishes() == [("end", "c")], "whether it was heard wasn't known"
+    pool.launcher(c=e.Child(False, ends=1))
+    assert pool.wishes() == [("drop", "c")], "and no region of another program"
+    pool.feed(e.DropEnded("c", "a process reads"))
+    assert pool.wishes() == []
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "c")]
+    pool.feed(e.DropEnded("c"))
+    pool.weights(other=30)
+    pool.advance(600)
+    assert pool.wishes() == [] and set(pool.machine.learned().names) == {"a", "b"}
+
+
+def test_nothing_is_dropped_of_what_no_pool_had_nor_while_gms_is_away_nor_of_one_that_is_back() -> None:
+    pool = begun_without("c", runs=False)
+    pool.feed(e.WeightsSeen(GPU, None))
+    pool.advance(60)
+    assert pool.wishes() == [] and "c" in pool.machine.learned().names, "what GMS has of it isn't known yet"
+    pool.sizes["c"] = 20
+    pool.configure("abc")
+    pool.weights(parked={"c": 20}, d=20)
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.configure("ab")
+    assert pool.wishes() == [("end", "c"), ("drop", "c")]
+
+
+def test_what_runs_and_no_pool_knows_any_more_is_ended_as_the_launcher_starts_what_pools_say() -> None:
+    pool = Pool()
+    pool.launcher(lost=e.Child(True))
+    assert pool.wishes() == [("end", "lost")]
+
+
 def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused() -> None:
     pool = Pool(running=True)
     pool.awake("a", BUSY)

@@ -1,0 +1,70 @@
+"""What is left of models that are none any more: processes, a directory, and weights in GMS. Pure.
+
+Only of such as a pool has had, now or before: it keeps their names, and the launcher runs no others. Any other region
+of GMS is another program's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool.rules import events as e
+from pool.rules.model import Tries
+from pool.rules.picture import Picture
+from sidecar.machine.context import Context
+
+
+@dataclass
+class Leftover:
+    runs: bool = False
+    ends: bool = False
+    """The launcher was told that it is a model no more."""
+    drops: bool = False
+    dropping: Tries = field(default_factory=Tries)
+
+
+class Leftovers:
+    def __init__(self, picture: Picture, context: Context[Any]) -> None:
+        self._picture, self._context = picture, context
+        self.of: dict[str, Leftover] = {}
+
+    def seen(self, children: Mapping[str, e.Child] | None) -> None:
+        """The launcher says what runs."""
+        for name in (children or {}).keys() - self._picture.models.keys():
+            self.of.setdefault(name, Leftover())
+        for name, one in self.of.items():
+            one.runs = children is not None and name in children and children[name].running
+            one.ends = one.ends and children is not None  # whether it was heard isn't known
+
+    def dropped(self, name: str, why: str) -> None:
+        """A wish to drop its weights has been carried out; or hasn't, and this is why."""
+        one = self.of.get(name)
+        if one is None:
+            return
+        one.drops = False
+        if why:
+            one.dropping.failed(self._context.now)
+            again_s = round(one.dropping.again_at - self._context.now, 1)
+            self._context.note("drop_failed", model=name, why=why, again_in_s=again_s)
+        else:
+            self._context.note("dropped", model=name)
+            self._gone(name)
+
+    def clear(self) -> None:
+        it, context = self._picture, self._context
+        for name, one in list(self.of.items()) if it.launched else ():
+            if not one.ends:
+                one.ends = True
+                context.out.append(e.End(name))
+            heard = it.room is not None and it.room.keys() <= it.gms.keys() - it.gms_away
+            if one.runs or one.drops or not heard or context.wait_until(one.dropping.again_at):
+                continue
+            if any((said.here or {}).get(name) or said.parked.get(name) for said in it.gms.values()):
+                one.drops = True
+                context.out.append(e.Drop(name))
+            else:
+                self._gone(name)
+
+    def _gone(self, name: str) -> None:
+        del self.of[name]
+        self._context.out.append(e.Save())
