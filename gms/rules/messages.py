@@ -420,7 +420,7 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     blocks_total: Count = 0
     """0: the table can't tell."""
     doubt: Sentence = ""
-    """Why its contents will be handed on to no process."""
+    """Why its contents will be handed on to no process; of weights, why a new server awaits them no longer."""
     adoptions: Count = 0
     """By this server, since it started."""
     drops: dict[str, int] = {}

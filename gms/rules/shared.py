@@ -84,13 +84,21 @@ class SharedRegion(Region):
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
 
     def plan(self, plan: Plan) -> None:
-        awaited, alarm = self.weights.awaited, f"window {self.key}"
-        if awaited is not None and self.recovery.window_is_over:
-            why = f"layout {awaited.generation} was not handed back within {self.device.config.window_s:g} s"
-            plan.say(self.context.alarm, alarm, f"{why}; the next writer will begin anew")
+        alarm = f"window {self.key}"
+        if self._overdue:
+            plan.say(self.context.alarm, alarm, self._overdue)
         else:
             plan.calm(self.context.calm, alarm)
         super().plan(plan)
+
+    @property
+    def _overdue(self) -> str:
+        """Why what was to be handed back to this new server is awaited no longer."""
+        awaited = self.weights.awaited
+        if awaited is None or not self.recovery.window_is_over:
+            return ""
+        why = f"layout {awaited.generation} was not handed back within {self.device.config.window_s:g} s"
+        return f"{why}; the next writer will begin anew"
 
     def why_not(self, document: bytes) -> str:
         awaited = self.weights.awaited
@@ -551,6 +559,7 @@ class SharedRegion(Region):
             slabs=len(slabs),
             keepers=len(self.device.holders.who_has(generation)) if generation else 0,
             tensors=weights.committed.tensors if weights.committed is not None else 0,
+            doubt=self._overdue,
         )
 
     def summary(self) -> list[str]:

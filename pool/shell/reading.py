@@ -32,9 +32,10 @@ def answer(model: str, step: locks.Step) -> e.LockAnswered | None:
 
 
 def weights(device: str, status: gms.Status) -> e.WeightsSeen:
-    if status.state == "RECOVERING":  # what sleepers have yet to hand back is in the device, and it doesn't count it
-        return e.WeightsSeen(device, None)
-    here = {region.key: region.bytes for region in status.regions if region.policy == "shared"}
+    weights = [region for region in status.regions if region.policy == "shared"]
+    if any(region.state == "RECOVERING" and not region.doubt for region in weights):
+        return e.WeightsSeen(device, None)  # what sleepers have yet to hand back is in the device, and it isn't counted
+    here = {region.key: region.bytes for region in weights}
     left = max(status.host_memory - sum(status.parked.values()), 0)
     return e.WeightsSeen(device, here, dict(status.parked), left)
 

@@ -540,11 +540,13 @@ def test_who_can_read_or_write_waits_for_the_layout_and_begins_anew_when_the_win
 
 def test_after_the_window_a_layout_may_still_come_back_until_somebody_writes() -> None:
     house = crashed(10)
+    assert house.status.regions[0].doubt == ""
     house.later(WINDOW_S * 10)
     assert house.state == "RECOVERING" and house.status.alarms
+    assert "was not handed back within" in house.status.regions[0].doubt
     house.hello(1)
     assert isinstance(house.says(1, hand_back(house), memory_of(house)), m.HandedBack)
-    assert house.state == "COMMITTED" and not house.status.alarms
+    assert house.state == "COMMITTED" and not house.status.alarms and not house.status.regions[0].doubt
 
 
 def test_a_reader_that_comes_back_when_somebody_writes_is_sent_away() -> None:

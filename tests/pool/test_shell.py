@@ -20,6 +20,9 @@ def test_a_gms_that_awaits_what_sleepers_have_says_nothing_of_what_weights_take(
     assert reading.weights("gpu", said) == e.WeightsSeen("gpu", {"a": 40}, {"b": 30}, 70)
     said = gm.Status(state="RECOVERING", device="gpu", regions=[awaited, pool], parked={"b": 30}, host_memory=100)
     assert reading.weights("gpu", said) == e.WeightsSeen("gpu", None)
+    late = gm.RegionStatus(key="a", policy="shared", state="RECOVERING", doubt="it was not handed back")
+    said = gm.Status(state="RECOVERING", device="gpu", regions=[late, pool], parked={"b": 30}, host_memory=100)
+    assert reading.weights("gpu", said) == e.WeightsSeen("gpu", {"a": 0}, {"b": 30}, 70), "it doesn't come any more"
 
 
 @pytest.mark.parametrize(
