@@ -142,15 +142,22 @@ class LedgerClient(Session):
         *,
         priority: int = 0,
         evictable: bool = True,
+        outlives: bool = False,
+        found: Mapping[str, int] | None = None,
         timeout_s: float | None = None,
         called_off: threading.Event | None = None,
     ) -> Lease:
         """Blocks until this tree has so many bytes of each device, all of them or none. The lowest priority is the most
         urgent. Raises NotInTime: then it has none of it; so it is where another thread says `call_off(called_off)`.
         Refused: it can never have it, and why. ValueError: the wire doesn't take it.
+
+        `outlives`: other processes keep the memory, so this tree's end won't free it; it counts until it is seen to be
+        free, or until the next tree reserves the name, with what it has `found` of it in use: that needs no room.
         """
-        want = c.Want(next(self._numbers), name, dict(needs), priority, evictable)
-        m.check(m.Reserve(number=0, name=name, needs=want.needs, priority=priority, evictable=evictable))
+        want = c.Want(next(self._numbers), name, dict(needs), priority, evictable, outlives, dict(found or {}))
+        m.check(
+            m.Reserve(number=0, name=name, needs=want.needs, priority=priority, evictable=evictable, found=want.found)
+        )
         return self._got(name, want, timeout_s, called_off)
 
     def resize(

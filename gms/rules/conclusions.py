@@ -59,7 +59,7 @@ class Conclusions:
             region.plan_dropped(plan)
         self.device.holders.plan(plan)
         if self.device.leases.are_wanted:
-            slabs = {region.key: region.slabs for region in self.device.regions.values()}
+            slabs = {region.key: region.leased for region in self.device.regions.values()}
             self.device.leases.plan(plan, slabs, self.device.making.keys)
         self.other_versions.plan(plan)
 

@@ -167,6 +167,8 @@ class Lease(Effect, frozen=True):
     wish: int = 0
     """It grows, and this is the wish's number; `Leased` is the answer. 0: it shrinks, which has none."""
     timeout_s: float = 0.0
+    found: int = 0
+    """If there is none yet: so much of it is in use already."""
 
 
 class CallOff(Effect, frozen=True):

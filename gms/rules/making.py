@@ -5,7 +5,7 @@ event says when memory becomes free. Where there is a ledger, the lease of weigh
 where it can't is a full one. What follows from it is its region's business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gms.rules import events as e
@@ -59,8 +59,8 @@ class Making:
         """Regions whose lease is ahead of what they have."""
         return {wanted.key for wanted in self._wanted.values()}
 
-    def begin(self, wanted: Wanted, slabs: Iterable[Slab] = ()) -> None:
-        """`slabs`: what its region has already, if that has a lease."""
+    def begin(self, wanted: Wanted, slabs: Sequence[Slab] = ()) -> None:
+        """`slabs`: what its region takes already, if that has a lease."""
         self._wanted[wanted.conn] = wanted
         if wanted.key and self._leases.are_wanted:
             left_s = wanted.until - self._context.now

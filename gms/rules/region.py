@@ -182,6 +182,11 @@ class Region(ABC):
     def slabs(self) -> Sequence[Slab]:
         """All whose descriptors are wanted here."""
 
+    @property
+    def leased(self) -> Sequence[Slab]:
+        """Those for which there is to be a lease in the ledger."""
+        return ()
+
     def on_device(self, slabs: Slabs) -> Slabs:
         """Those that take memory of the device."""
         return slabs

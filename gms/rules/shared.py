@@ -54,6 +54,11 @@ class SharedRegion(Region):
         draft = self.weights.draft
         return [*self.weights.standing, *(draft.slabs if draft is not None else ()), *self.hand_backs.kept]
 
+    @property
+    def leased(self) -> Sequence[Slab]:
+        both = (self.weights.committed, self.weights.draft)
+        return [slab for each in both if each is not None and each.on_device for slab in each.slabs]
+
     def on_device(self, slabs: Slabs) -> Slabs:
         return () if self.weights.parked else slabs
 
@@ -359,7 +364,7 @@ class SharedRegion(Region):
             self.context.refuse(client.conn, why, "too_large")
         else:
             until = self.context.now + config.memory_wait_s
-            self.device.making.begin(Wanted(client.conn, (size,), 0, until, key=self.key), self.slabs)
+            self.device.making.begin(Wanted(client.conn, (size,), 0, until, key=self.key), self.leased)
         return None
 
     def _make_in_host_memory(self, client: Client, draft: Draft, size: int) -> None:

@@ -62,11 +62,14 @@ class Ledger:
             self._leases[effect.key] = self._client.resize(lease, needs, timeout_s, called_off)
         else:
             name = f"gms/{self._device}/{effect.key}"
+            found = {self._device: effect.found} if effect.found else None
             self._leases[effect.key] = self._client.reserve(
                 name,
                 needs,
                 priority=MOST_PATIENT,
                 evictable=False,
+                outlives=True,
+                found=found,
                 timeout_s=timeout_s,
                 called_off=called_off,
             )

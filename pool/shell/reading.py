@@ -54,10 +54,7 @@ def ledger(status: vram.Status, models: Container[str], said: Mapping[str, e.Wei
             mine[device] = mine.get(device, 0) + size
     room = {}
     for one in status.devices:
-        there = sum((said[one.device].here or {}).values()) if one.device in said else 0
-        unleased = there - weights.get(one.device, 0)  # which an earlier GMS has made
-        foreign = max(one.foreign - max(unleased, 0), 0)
-        room[one.device] = max(one.total - one.keep_free - foreign - others.get(one.device, 0), 0)
+        room[one.device] = max(one.total - one.keep_free - one.foreign - others.get(one.device, 0), 0)
     return e.LedgerSeen(room, leases, _lacking(status))
 
 

@@ -63,6 +63,8 @@ class House:
         """Bytes that it has for each region; None: there is no ledger."""
         self.ledger_waits = False
         """It doesn't answer wishes for more."""
+        self.ledger_refuses = False
+        self.lease_refused = False
         self.leased: dict[str, int] = {}
         self.now = 0.0
         self.number = 0
@@ -145,7 +147,9 @@ class House:
 
     def lease(self, effect: e.Lease) -> e.Leased | None:
         """The ledger's answer."""
-        if effect.wish and (self.ledger_waits or effect.bytes > (self.ledger or 0)):
+        refused = self.ledger_refuses or effect.bytes - effect.found > (self.ledger or 0)
+        self.lease_refused = bool(effect.wish and refused)
+        if effect.wish and (self.ledger_waits or refused):
             return None if self.ledger_waits else e.Leased(effect.wish, "the ledger has none")
         assert effect.wish or effect.bytes < self.leased[effect.key], "less is given back"
         self.leased[effect.key] = effect.bytes
@@ -178,7 +182,8 @@ class House:
                 key: sum(slab.size for slab in region.slabs if slab.handle not in host)
                 for key, region in machine.regions.items()
             }
-            assert all(self.leased.get(key, 0) >= size for key, size in made.items()), "memory without a lease"
+            waits = self.ledger_waits or self.lease_refused
+            assert waits or all(self.leased.get(key, 0) >= size for key, size in made.items()), "memory without a lease"
         assert machine.deadline > self.now, "its deadline has passed already"
         coming = sum(slab.size for region in machine.regions.values() for slab in region.hand_backs.kept)
         told = sum(each.bytes for each in machine.status().regions if machine.regions[each.key].awaited is None)
@@ -284,11 +289,19 @@ class House:
         return committed
 
 
-def restarted(house: House, *, batch: int = 253, tells: bool = True, boot: str = BOOT, held: bool = True) -> House:
+def restarted(
+    house: House,
+    *,
+    batch: int = 253,
+    tells: bool = True,
+    boot: str = BOOT,
+    held: bool = True,
+    ledger: int | None = None,
+) -> House:
     """The next server, after a crash of this one. Somebody has the memory of its layout unless `held` is False."""
     slabs = [slab for region in house.on_disk.regions for slab in region.slabs]
     identities = frozenset(slab.identity for slab in slabs) if held else frozenset()
-    return House(house.file, batch=batch, tells=tells, boot=boot, held=identities)
+    return House(house.file, batch=batch, tells=tells, boot=boot, held=identities, ledger=ledger)
 
 
 def memory_of(house: House) -> tuple[tuple[str, int], ...]:

@@ -4,10 +4,13 @@ than it is there, and a device whose ledger has no more is a full one. `House._c
 
 from gms.rules import events as e
 from gms.rules import messages as m
+from gms.rules.leases import AGAIN_S
 from gms.rules.sessions import Doing
 from tests.gms import live
 from tests.gms.live import MIB
-from tests.gms.machine_shell import MEMORY_WAIT_S, House
+from tests.gms.machine_shell import MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
+from tests.gms.test_machine_rules import hand_back
+from tests.gms.test_parking_rules import SUMS, parked_house
 from tests.vram.programs import house as ledger_house
 
 
@@ -113,6 +116,67 @@ def test_a_writer_that_was_killed_while_its_wish_waits_holds_up_no_other() -> No
             assert second.do("create", 10 * MIB) == 0
         finally:
             house.close()
+
+
+def test_what_is_handed_back_to_a_new_server_is_leased_as_found() -> None:
+    before = House(ledger=1000)
+    before.loaded(100, 50)
+    house = restarted(before, ledger=0)
+    house.hello(1)
+    assert isinstance(house.says(1, hand_back(house), memory_of(before)), m.HandedBack)
+    (wish,) = (effect for effect in house.log if isinstance(effect, e.Lease))
+    assert (wish.key, wish.bytes, wish.found) == ("weights", 150, 150)
+    assert house.leased == {"weights": 150}, "that needs no room"
+    house.later(WINDOW_S + 1)
+    house.ledger = 180
+    house.hello(2)
+    assert isinstance(house.says(2, m.Open(mode="rw", replace=True)), m.Opened)
+    house.says(2, m.Create(size=30))
+    assert house.leased == {"weights": 180}
+    house.commits(2, 30)
+    assert house.leased == {"weights": 30}
+
+
+def test_a_lease_of_what_was_found_is_asked_for_until_there_is_one() -> None:
+    before = House(ledger=1000)
+    before.loaded(100)
+    house = restarted(before, ledger=1000)
+    house.ledger_refuses = True
+    house.hello(1)
+    house.says(1, hand_back(house), memory_of(before))
+    assert house.leased == {}
+    house.ledger_refuses = False
+    house.later(AGAIN_S)
+    assert house.leased == {"weights": 100}
+    wishes = [effect for effect in house.log if isinstance(effect, e.Lease)]
+    house.later(10)
+    assert len(wishes) == 2 and wishes == [effect for effect in house.log if isinstance(effect, e.Lease)]
+
+
+def test_a_lease_that_grows_before_what_was_found_has_one_covers_both() -> None:
+    before = House(ledger=1000)
+    before.loaded(100)
+    house = restarted(before, ledger=1000)
+    house.hello(1)
+    house.ledger_refuses = True
+    house.says(1, hand_back(house), memory_of(before))
+    house.ledger_refuses = False
+    house.later(AGAIN_S - 0.1)
+    house.hello(2)
+    house.machine.regions["weights"].recovery.end_window()
+    house.says(2, m.Open(mode="rw", replace=True))
+    assert isinstance(house.says(2, m.Create(size=30)), m.Created)
+    assert [each.found for each in house.log if isinstance(each, e.Lease)] == [100, 100]
+    assert house.leased == {"weights": 130}
+
+
+def test_what_is_parked_and_handed_back_has_no_lease() -> None:
+    before = parked_house(ledger=1000)
+    house = restarted(before, ledger=1000)
+    house.hello(3, parks=True)
+    slabs = tuple((slab.identity, 0) for slab in house.record.slabs)
+    house.says(3, hand_back(house, layout=document(30, 20), sums=SUMS, table=True), slabs)
+    assert house.state == "PARKED" and house.leased == {}
 
 
 def test_others_are_served_while_a_wish_waits() -> None:

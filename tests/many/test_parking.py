@@ -4,6 +4,7 @@ its next wake brings them back. Nothing is wrong, nothing is lost, nothing grows
 
 import asyncio
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import pytest
 from gms.observer import Observer as Gms
 from gms.rules import messages as gm
 from pool.entries import State
+from sidecar.kernel import process_tree
 from tests.engine.shims import House
 from tests.gateway.under_load import all_of, check
 from tests.many.host import DEVICE, Host
 from tests.many.test_swaps import known
+from tests.support.processes import Process
+from vram.observer import Observer as Ledger
+from vram.observer import ObserverError
 
 pytestmark = pytest.mark.chaos
 PIECE = 6 << 20
@@ -110,6 +115,35 @@ def test_weights_of_a_model_that_was_taken_out_are_dropped_while_others_go_on(ho
     host.part("pool").signal(signal.SIGHUP)
     host.until(lambda: host.model("a"), "a is back")
     host.answered(host.run(asked))
+
+
+def test_what_a_killed_gms_has_made_is_leased_by_the_next_one_and_nothing_is_foreign(house: House) -> None:
+    host = Host(house, models("ab"), capacity=3 * PIECE, swap_share=0.9, drain_s=0.0).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+
+    def leased() -> bool:
+        with Gms(house.run_dir, DEVICE) as gms, Ledger(house.run_dir) as ledger:
+            here, said = gms.status(), ledger.status()
+        has = {f"gms/{DEVICE}/{one.key}": {DEVICE: one.bytes} for one in here.regions if one.bytes}
+        leases = {lease.name: lease.bytes for lease in said.leases if lease.name.startswith("gms/") and lease.bytes}
+        device = said.devices[0]
+        return bool(has) and leases == has and not device.foreign and not device.returning
+
+    for place in (0, 1):
+        (server,) = process_tree.children(host.part("gms").pid)
+        Process(server).kill()
+        host.until(lambda: answers(leased), "the next GMS has leased what it was handed back")
+        check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
+    assert sum(one.failures for one in host.shown()) == 0
+
+
+def answers(question: Callable[[], bool]) -> bool:
+    """Not while a server is away."""
+    try:
+        return question()
+    except ObserverError:
+        return False
 
 
 def parks_now(house: House) -> None:

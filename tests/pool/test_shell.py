@@ -56,8 +56,6 @@ def test_what_models_may_have_is_without_what_others_have_and_with_their_weights
     assert unheard.lacking == {"b": {"gpu": 15}, "c": {"gpu": 15}}
     heard = reading.ledger(status, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 20, "gone": 3})})
     assert heard.room == {"gpu": 100 - 5 - 15 - 7}, "weights are the models', also of one that is no more"
-    older = reading.ledger(status, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 33, "gone": 3})})
-    assert older.room == {"gpu": 100 - 5 - (15 - 13) - 7}, "what an earlier GMS has made is no other program's"
 
 
 def test_a_program_that_parks_and_hangs_fails_or_is_killed_is_told_in_a_sentence() -> None:

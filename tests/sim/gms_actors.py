@@ -52,6 +52,10 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         self.pidfds: dict[int, int] = {}
         self.process_of: dict[int, int] = {}
         """Connection -> handle of its process."""
+        self.leased: dict[str, int] = {}
+        """What its ledger has for it."""
+        self.lease_at: dict[str, float] = {}
+        """Region -> when the last wish for it is answered."""
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
         self.machine = Machine(world.server_config(self.incarnation))
 
@@ -153,6 +157,32 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         self.slabs[self.number] = fd
         return e.Slab(self.number, self.world.identity(memory(self.process, fd)))
 
+    def _do_lease(self, effect: e.Lease) -> None:
+        if not effect.wish:
+            self.leased[effect.key] = effect.bytes
+            return
+        rng, now = self.world.rng, self.kernel.now
+        at = max(now + rng.choice((0.0, rng.random() * effect.timeout_s)), self.lease_at.get(effect.key, 0.0))
+        if at > now:  # one after the other
+            self.lease_at[effect.key] = at + 0.001
+            self.process.after(at - now, lambda: self._lease(effect, later=True))
+        else:
+            self._lease(effect)
+
+    def _lease(self, effect: e.Lease, *, later: bool = False) -> None:
+        """What a ledger answers. What was found in use needs no room."""
+        full = effect.bytes > effect.found and self.world.rng.random() < 0.1
+        why = "it has no more" if full or (not self.world.calm and self.world.rng.random() < 0.1) else ""
+        if not why:
+            if effect.found and self.leased.get(effect.key, effect.found) != effect.found:
+                self.world.fail(f"{effect} is said to be found, and {self.leased} are leased")
+            self.leased[effect.key] = effect.bytes
+        answer = e.Leased(effect.wish, why)
+        if later:
+            self.feed(answer)
+        else:
+            self.pending.append(answer)
+
     def _do_forget(self, effect: e.Forget) -> None:
         for handle in effect.slabs:
             self.process.close(self.slabs.pop(handle))
@@ -221,6 +251,7 @@ _DO: dict[type, Callable[[SimGms, Any], None]] = {
     e.WatchDeath: SimGms._do_watch_death,
     e.ForgetProcess: SimGms._do_forget_process,
     e.Allocate: SimGms._do_allocate,
+    e.Lease: SimGms._do_lease,
     e.Forget: SimGms._do_forget,
     e.CheckMemory: SimGms._do_check_memory,
     e.CheckPeer: SimGms._do_check_peer,

@@ -12,7 +12,8 @@ what must hold.
  6. Nobody is let in to write who is dead already.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
     the committed layouts and the pool.
- 8. Once the faults stop, everybody who waits gets an answer within a bound, and what can be read is read.
+ 8. Once the faults stop, everybody who waits gets an answer within a bound, and what can be read is read. Where there
+    is a ledger, what is leased then is what weights take, whichever server made it.
  9. And everybody who is connected knows which layout there is.
 10. What a process may write of a pool no other living process may write, nor does io_uring for one that has ended; and
     none begins with an older token than the newest. At the end the lock's holder owns it.
@@ -72,6 +73,7 @@ class GmsWorld(Schedule[SimGms]):
         self.kernel.fault = self._inside_a_write
         self.keys = rng.choice(((m.WEIGHTS,), (m.WEIGHTS, "other")))
         """The models on this device."""
+        self.ledger = rng.random() < 0.5
         self.pair = Pair(self, rng.choice((2, 3))) if rng.random() < 0.5 else None
         self.capacity = CAPACITY * len(self.keys) + (MEMORY if self.pair is not None else 0)
         self.kernel.add_device(DEVICE, self.capacity)
@@ -119,6 +121,7 @@ class GmsWorld(Schedule[SimGms]):
             history_size=10,
             batch=self.batch,
             host_memory=HOST_MEMORY,
+            leases=self.ledger,
         )
 
     def identity(self, allocation: Allocation | None) -> str:
@@ -328,6 +331,10 @@ class GmsWorld(Schedule[SimGms]):
             if weights.committed is None and weights.draft is None:
                 self.fail(f"nothing is committed of {key} {self.calm_s} s after the faults, and nobody writes")
             layouts = (weights.committed, weights.draft)
+            takes = sum(each.on_device for each in layouts if each is not None)
+            growing = machine.device.making.keys | {each.key for each in machine.device.leases._growing.values()}
+            if self.ledger and key not in growing and server.leased.get(key, 0) != takes:
+                self.fail(f"{key} takes {takes}, and {server.leased} are leased")
             mine |= {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
         if self.pair is not None:
             self.pair.check_the_end(machine)

@@ -7,8 +7,11 @@ other.
 
 import functools
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from evidence.rules import client_events as ec
 from evidence.rules.standing import Me
@@ -83,6 +86,15 @@ class Slot:
         self.heir = rng.choice((*NAMES, "", "", ""))
         self.priority = rng.choice((0, 0, 0, 1, 5))
         self.evictable = rng.random() < 0.6
+        self.outlives = rng.random() < 0.25
+        """Another process keeps what it has, as engines keep what GMS has made; its next start finds it."""
+        self.keeper: Process | None = None
+        self.kept: dict[int, tuple[str, int]] = {}
+        """Mapping of the keeper -> device, size."""
+        if self.outlives:
+            self.lies, self.heir = False, ""
+        self.died_at = math.inf
+        """When the start before this one was seen to have ended."""
         self.number = 0
         self.wished_at: dict[int, float] = {}
         """When it began to wait for what it hasn't been answered."""
@@ -116,6 +128,7 @@ class Slot:
 
     def _ended(self, tree: Tree, pidfd: int) -> None:
         self.world.shim.close(pidfd)
+        self.died_at = self.world.kernel.now
         for each in self.world.trees.values():
             if each.main is tree.main:  # it may have run its program anew since
                 each.died_at = min(each.died_at, self.world.kernel.now)
@@ -167,6 +180,12 @@ class Slot:
         needs = {device: rng.choice(SIZES) for device in self.world.devices if rng.random() < 0.8} or {DEVICE: 10}
         if self.world.calm:
             needs = {device: min(count, 50) for device, count in needs.items()}
+        if self.outlives:
+            found, name = self.in_use(), f"of {self.engine_id}"
+            want = c.Want(0, name, found or needs, self.priority, self.evictable, outlives=True, found=found)
+            if not tree.promised:
+                self._ask(client, lambda number: replace(want, number=number))
+            return
         own = self.heir if self.world.calm or rng.random() < 0.7 else ""
         name = own or rng.choice(NAMES)
         self._ask(client, lambda number: c.Want(number, name, needs, self.priority, self.evictable))
@@ -197,6 +216,10 @@ class Slot:
         self.given_in_calm += world.calm
         children = [process for process in tree.processes[1:] if process.alive and process not in tree.forks]
         taker = children[0] if self.memory_in_child and children else client.process
+        if self.outlives:
+            taker = self._keeper()
+            if tree.memory.get(got.lease) is None:
+                tree.memory[got.lease] = [(taker, mapping, *what) for mapping, what in self.kept.items()]
         taker.after(rng.random() * 0.02, lambda: self._take(taker, tree, got.lease))
         client.process.after(rng.random() * 0.6, lambda: self._go_on(client, tree, got.lease))
 
@@ -250,6 +273,20 @@ class Slot:
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
+    def in_use(self) -> dict[str, int]:
+        """What its keeper has."""
+        found: Counter[str] = Counter()
+        if self.keeper is not None and self.keeper.alive:
+            for device, size in self.kept.values():
+                found[device] += size
+        return dict(found)
+
+    def _keeper(self) -> Process:
+        if self.keeper is None or not self.keeper.alive:
+            self.keeper, self.kept = self.world.kernel.spawn(f"{self.engine_id}/keeper"), {}
+            self.world.spawned.append(self.keeper)
+        return self.keeper
+
     def _take(self, process: Process, tree: Tree, lease: int) -> None:
         """Uses all that it has, or a part."""
         memory = tree.memory.setdefault(lease, [])
@@ -265,6 +302,8 @@ class Slot:
                 process.exit()
                 return
             memory.append((process, mapping, device, size))
+            if process is self.keeper:
+                self.kept[mapping] = device, size
 
     def _free(self, tree: Tree, lease: int) -> None:
         """Or says so only."""
@@ -274,6 +313,8 @@ class Slot:
                 self.world.lied = True
             elif process.alive and process.memory is not None:
                 self.world.unmap(process, mapping)
+            if process is self.keeper:
+                self.kept.pop(mapping, None)
 
     def calm_down(self) -> None:
         """It tells no lies, and begins with its wishes anew: what an heir waits for may wait for the heir."""

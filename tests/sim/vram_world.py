@@ -13,6 +13,8 @@ that die; a ledger; faults from one seed; and what must hold.
  8. The server's sums are those of its leases. It keeps no pidfd that its machine doesn't know, and the other way round.
  9. While an heir of a name lives, a dead holder's bytes are no other's, unless they were to be given back.
 10. The machine never finds one of its own rules broken.
+11. What outlives its holder is no other's, as long as a process keeps it and the next holder has the window to come.
+12. At the end no other program uses the device, and nothing is foreign.
 """
 
 import math
@@ -88,6 +90,8 @@ class VramWorld(Schedule[SimLedger]):
         """Tree and lease -> what a server said last that it has."""
         self.left: set[int] = set()
         """Estates that were left to others, for their heirs wanted more."""
+        self.found_late = False
+        """What outlived its holder was given to others, as no next holder came in time."""
         self.again: Counter[tuple[str, str]] = Counter()
         """Tree and device -> what a server said that it has again."""
         self._faults = VramFaults(self)
@@ -108,6 +112,7 @@ class VramWorld(Schedule[SimLedger]):
             ask_again_s=0.5,
             least_held_s=0.2,
             patience_s=0.5,
+            foreign_s=1.0,
             reads_memory=self.reads_memory,
             totals={} if self.reads_memory else dict.fromkeys(self.devices, CAPACITY),
             history_size=10,
@@ -171,10 +176,23 @@ class VramWorld(Schedule[SimLedger]):
                     continue  # (an heir's lease has its holder's number)
                 promised.update(has)
                 shown.append(f"{tree.name} {number}: {has}{'' if tree.alive else ' (dying)'}")
+        for slot in self.slots:
+            mine = [tree for tree in self.trees.values() if tree.name.startswith(slot.engine_id)]
+            if to not in mine and not any(tree.promised and self._counts(tree) for tree in mine):
+                promised.update(kept := self._kept(slot))
+                shown.append(f"kept for {slot.engine_id}: {kept}")
         for device, count in promised.items():
-            if count > CAPACITY:
+            if count > CAPACITY and not self.found_late:
                 self.fail(f"{count} bytes of {device} are promised: {'; '.join(shown)}")
         self._check_heirs(to, lease, bytes)
+
+    def _kept(self, slot: Slot) -> dict[str, int]:
+        """Claim 11."""
+        in_use = slot.in_use()
+        if in_use and (self.spoiled or self.evidence == "none" or self.kernel.now >= slot.died_at + WINDOW_S):
+            self.found_late = True
+            return {}
+        return in_use
 
     def _counts(self, tree: Tree) -> bool:
         """What it was promised is its own, as far as can be known."""
@@ -194,7 +212,7 @@ class VramWorld(Schedule[SimLedger]):
 
     def _check_heirs(self, to: Tree, lease: int, bytes: dict[str, int]) -> None:
         """Claim 9."""
-        if self.spoiled or self.evidence == "none":
+        if self.spoiled or self.evidence == "none" or self.found_late:
             return
         kept: Counter[str] = Counter(bytes)
         for tree in self.trees.values():
@@ -230,7 +248,7 @@ class VramWorld(Schedule[SimLedger]):
         tree.heir_of.setdefault(name, self.kernel.now)
 
     def out_of_memory(self, tree: Tree, device: str, size: int) -> None:
-        excused = self.lied or self.others_used or self.driver_is_late or self.spoiled
+        excused = self.lied or self.others_used or self.driver_is_late or self.spoiled or self.found_late
         if not excused and self.evidence != "none":
             free = self.kernel.devices[device].free_bytes
             self.fail(f"{tree.name} finds {free} bytes of {device} where {size} are its own")
@@ -243,7 +261,7 @@ class VramWorld(Schedule[SimLedger]):
     def noted(self, server: SimLedger, note: Note) -> None:
         if note.alarm and "a bug of the ledger" in str(note.detail["text"]):
             self.fail(str(note.detail["text"]))
-        if note.event == "has_again":
+        if note.event in ("has_again", "found"):
             self.again[str(note.detail["tree"]), str(note.detail["device"])] += int(note.detail["bytes"])
         if note.event == "left_to_others":
             self.left.add(int(note.detail["lease"]))
@@ -316,5 +334,7 @@ class VramWorld(Schedule[SimLedger]):
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(f"pidfds only the machine knows: {sorted(known - kept)}; only the shell: {sorted(kept - known)}")
+        if self.reads_memory and +machine.devices.foreign:
+            self.fail(f"at the end {+machine.devices.foreign} are foreign: {machine.status}")
         if "broken" in machine.context.alarms:
             self.fail(machine.context.alarms["broken"])

@@ -1,6 +1,7 @@
 """The ledger's rules, one after the other (V1 to V12 of `vram/rules/machine.py`)."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -616,6 +617,184 @@ def test_more_than_there_is_is_an_alarm(world: World) -> None:
     assert world.alarms == "of gpu 20 bytes more are taken than there are"
     a.resize(7, 30)
     assert world.alarms == ""
+
+
+# -- V4, V6: what outlives its holder, and is found by the next one ----------------------------------------------------
+
+
+def server_of_weights(world: World, count: int, **more: Any) -> Tree:
+    """It has made memory that another process keeps."""
+    gms = world.tree("gms")
+    gms.reserve(count, "gms/gpu/a", evictable=False, outlives=True, **more)
+    assert gms.has == count
+    world.used["engine"] = count
+    world.advance(3)
+    return gms
+
+
+def test_what_outlives_its_holder_is_the_next_ones_that_has_found_it_without_room_for_it(world: World) -> None:
+    server_of_weights(world, 60).dies()
+    other = world.tree("b")
+    other.reserve(60, evictable=False)
+    world.advance(3)
+    assert other.has == 0 and world.device().returning == 60 and world.device().foreign == 0
+    assert [lease.state for lease in world.status.leases] == ["kept"]
+    after = world.tree("gms")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60}, evictable=False)
+    assert after.has == 60
+    device = world.device()
+    assert (device.leased, device.returning, device.foreign, device.available) == (60, 0, 0, 40)
+    world.advance(60)
+    assert other.has == 0 and world.alarms == ""
+    del world.used["engine"]
+    after.resize(after.lease, 0)
+    assert other.has == 60
+
+
+def test_foreign_is_what_was_parked_no_more_though_another_came_into_use_with_it(world: World) -> None:
+    """The fault: between two readings the one fell as the other rose, and a third was refused for ever."""
+    server_of_weights(world, 60).dies()
+    after, b, c = world.tree("gms"), world.tree("b"), world.tree("c")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    b.reserve(40, evictable=False)
+    world.used[b.name] = 40
+    del world.used["engine"]
+    after.resize(after.lease, 0)
+    world.advance(3)
+    c.reserve(60)
+    assert c.has == 60 and world.device().foreign == 0
+
+
+def test_what_others_had_is_foreign_no_more_once_no_reading_has_shown_it_for_long(world: World) -> None:
+    world.used["training"] = 60
+    a, b = world.tree("a"), world.tree("b")
+    a.reserve(40, evictable=False)
+    world.advance(3)
+    world.used[a.name] = 40
+    del world.used["training"]
+    world.advance(3)
+    b.reserve(60)
+    world.advance(world.config.foreign_s - 10)
+    assert b.has == 0 and world.device().foreign == 40
+    world.advance(15)
+    assert b.has == 60 and world.device().foreign == 0
+
+
+def test_what_outlives_its_holder_counts_though_other_leases_are_not_used_yet(world: World) -> None:
+    """Less is in use than what is leased: that says nothing of what is kept, before the next holder had its time."""
+    gms = server_of_weights(world, 60)
+    a, b = world.tree("a"), world.tree("b")
+    a.reserve(30, evictable=False)
+    gms.dies()
+    b.reserve(20)
+    world.advance(world.config.window_s - 1)
+    assert b.has == 0 and world.device().returning == 60
+
+
+def test_what_outlives_its_holder_and_is_not_in_use_is_free(world: World) -> None:
+    gms = server_of_weights(world, 60)
+    del world.used["engine"]
+    gms.dies()
+    b = world.tree("b")
+    b.reserve(100)
+    assert b.has == 100 and world.alarms == ""
+
+
+def test_what_outlives_its_holder_and_is_found_by_none_is_an_alarm_and_free_when_that_is_seen(world: World) -> None:
+    server_of_weights(world, 60).dies()
+    world.advance(world.config.patience_s + 1)
+    assert world.alarms == ""
+    world.advance(world.config.window_s)
+    assert "60 bytes of gpu of gms/gpu/a are in use still: its holder is gone" in world.alarms
+    del world.used["engine"]
+    world.advance(3)
+    assert world.alarms == "" and world.device().available == 100
+
+
+def test_where_no_process_reads_memory_the_next_holder_has_the_window_to_find_it() -> None:
+    world = World(reads=False, totals={GPU: 100})
+    gms, b = world.tree("gms"), world.tree("b")
+    gms.reserve(60, "gms/gpu/a", outlives=True)
+    gms.dies()
+    b.reserve(60, evictable=False)
+    world.advance(world.config.window_s - 1)
+    assert b.has == 0
+    world.advance(2)
+    assert b.has == 60
+
+
+def test_what_outlives_its_holder_is_awaited_by_none_and_others_are_asked(world: World) -> None:
+    gms, a, b = server_of_weights(world, 60), world.holder("a", 40), world.tree("b")
+    gms.dies()
+    b.reserve(40)
+    assert a.all(m.Asked)
+
+
+def test_what_is_found_is_known_to_the_next_server_and_was_outlived_before_it(world: World) -> None:
+    server_of_weights(world, 60).dies()
+    world.restart()
+    world.advance(3)
+    assert world.device().returning == 60
+    after = world.tree("gms")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    claims = [m.Claim(after.lease, "gms/gpu/a", {GPU: 60}, outlives=True)]
+    world.restart(lost=True)
+    after.comes_back(claims)
+    world.advance(3)
+    after.dies()
+    assert (world.device().leased, world.device().returning) == (0, 60)
+
+
+def test_what_is_found_and_was_foreign_is_that_no_more(world: World) -> None:
+    """No file tells of the lease before."""
+    server_of_weights(world, 60).dies()
+    world.used["training"] = 10
+    world.restart(lost=True)
+    world.advance(3)
+    assert world.device().foreign == 70
+    world.restart()
+    after = world.tree("gms")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    world.advance(3)
+    assert (world.device().leased, world.device().foreign) == (60, 10)
+
+
+def test_what_is_found_and_could_not_be_written_is_as_before(world: World) -> None:
+    server_of_weights(world, 50).dies()
+    world.used["training"] = 20
+    world.advance(3)
+    after, b = world.tree("gms"), world.tree("b")
+    world.disk_fails = "no space left"
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    assert after.has == 0 and (world.device().returning, world.device().foreign) == (50, 20)
+    b.reserve(40)
+    world.disk_fails = ""
+    world.advance(5)
+    assert after.has == 60 and (world.device().returning, world.device().foreign) == (0, 10) and b.has == 0
+
+
+def test_a_holder_that_never_heard_that_it_has_what_it_found_finds_it_again(world: World) -> None:
+    server_of_weights(world, 60).dies()
+    after, b = world.tree("gms"), world.tree("b")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    number = after.lease
+    world.restart()
+    after.comes_back([])
+    b.reserve(60)
+    world.advance(3)
+    assert b.has == 0 and world.device().returning == 60
+    after.heard.clear()
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    assert after.has == 60 and after.lease != number
+    after.resize(after.lease, 0, unused=True)  # the wish was given up before it was granted
+    assert b.has == 0 and world.device().returning == 60
+
+
+def test_a_lease_that_outlives_its_holder_is_no_heirs(world: World) -> None:
+    gms, heir = server_of_weights(world, 60), world.tree("b")
+    heir.says(m.Heir(name="gms/gpu/a"))
+    gms.dies()
+    assert world.device().leased == 0 and world.device().returning == 60
 
 
 # -- V8: who is next ---------------------------------------------------------------------------------------------------

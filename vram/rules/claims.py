@@ -47,7 +47,7 @@ class Claims(Part):
                 continue
             self.context.note("never_told", lease=lease.number, name=lease.name)
             if lease.inherited and not bytes:
-                self.leases.pass_on(lease, None)
+                self.ends.returns.outlive(lease) if lease.outlives else self.leases.pass_on(lease, None)
                 continue
             returning = minus(lease.returning, minus(bytes, lease.bytes))  # what it takes for its own isn't on its way
             before = lease.counted
@@ -72,6 +72,6 @@ class Claims(Part):
             self.devices.claimed(lease.bytes)
             self.context.note("claimed", lease=lease.number, name=lease.name)
         if lease is not None:
-            lease.priority, lease.evictable = claim.priority, claim.evictable
+            lease.priority, lease.evictable, lease.outlives = claim.priority, claim.evictable, bool(claim.outlives)
             lease.used_at, lease.inherited = self.context.now - claim.unused_s, False
             self.asking.say(lease)

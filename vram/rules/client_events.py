@@ -24,6 +24,8 @@ class Want(msgspec.Struct, frozen=True):
     needs: Bytes
     priority: int = 0
     evictable: bool = True
+    outlives: bool = False
+    found: Bytes = {}
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ class Held:
     """What of it the program hasn't given back."""
     priority: int
     evictable: bool
+    outlives: bool
     used_at: float
     said_used_at: float = -math.inf
 
@@ -88,7 +89,15 @@ class ClientMachine:
         if not standing.me.main:
             return
         claims = [
-            m.Claim(number, held.name, held.bytes, held.priority, held.evictable, standing.now - held.used_at)
+            m.Claim(
+                number,
+                held.name,
+                held.bytes,
+                held.priority,
+                held.evictable,
+                standing.now - held.used_at,
+                held.outlives or msgspec.UNSET,
+            )
             for number, held in self.leases.items()
         ]
         standing.say(m.Register(claims=claims, heirs=list(self.heirs), secret=standing.secret, **said))
@@ -159,8 +168,8 @@ class ClientMachine:
         if not bytes:
             self.leases.pop(lease, None)
         elif isinstance(wish.said, m.Reserve):
-            said = wish.said
-            self.leases[lease] = Held(said.name, bytes, bytes, said.priority, said.evictable, self.standing.now)
+            said, now = wish.said, self.standing.now
+            self.leases[lease] = Held(said.name, bytes, bytes, said.priority, said.evictable, bool(said.outlives), now)
         elif held is not None:
             held.bytes, held.left = bytes, bytes if wish.awaited else held.left
         if wish.awaited:
@@ -175,6 +184,8 @@ class ClientMachine:
             needs=event.needs,
             priority=event.priority,
             evictable=event.evictable,
+            outlives=event.outlives or msgspec.UNSET,
+            found=event.found or msgspec.UNSET,
         )
         self._wish(said, awaited=True)
 

@@ -2,14 +2,15 @@
 
 Pure. A reading shows what is in use of a device, and not whose it is. What is leased may be in use or not. So foreign
 use lies between what is in use beyond all leases and all that is in use. It is taken to be what it was, as far as it
-can be; a fall of what is in use that no lease explains is its own.
+can be; a fall of what is in use that no lease explains is its own. What no reading shows any more beyond all leases is
+forgotten after a while: leases may have come into use as it ended.
 """
 
 from collections import Counter
 
 from evidence.rules.events import MemoryRead
 from vram.rules.events import Config
-from vram.rules.leases import Lease, Leases, some
+from vram.rules.leases import Lease, Leases, minus, some
 from vram.rules.messages import Bytes
 
 
@@ -23,6 +24,8 @@ class Devices:
         self.foreign: Counter[str] = Counter()
         self._known_foreign: Bytes = {}
         """As the last server measured it: beside all leases, whether or not this server knows them yet."""
+        self._shown_at: dict[str, float] = {}
+        """When all that is taken for foreign was in use beyond all leases."""
         self._before: Bytes = {}
         """The reading before, which may have been another server's."""
         self._seen = False
@@ -86,18 +89,30 @@ class Devices:
             known = min(self._known_foreign.get(device, 0), self.foreign[device])
             self.foreign[device] = max(self.foreign[device] - count, least, known)
 
+    def found(self, bytes: Bytes) -> Bytes:
+        """A lease has so much of which no other told, and which is in use: foreign until now. Returns what was."""
+        were = dict(self.foreign)
+        for device, count in bytes.items():
+            least = self.used.get(device, 0) - self.leases.counted(device)
+            self.foreign[device] = max(self.foreign[device] - count, least, 0)
+        return minus(were, self.foreign)
+
     def ended(self, bytes: Bytes) -> None:
         """What a lease had is free, by proof or by its holder's word: less may be in use soon."""
         self._ended.update(bytes)
 
-    def came(self, reading: MemoryRead) -> None:
+    def came(self, reading: MemoryRead, now: float) -> None:
         self._seen = True
         for device, (free, total) in reading.devices.items():
             used, before = total - free, self._before.get(device)
             explained = self._ended[device] + self.leases.sum_returning[device]
             fell = max(0, before - used - explained) if before is not None else 0
             least = max(0, used - self.leases.counted(device))
-            self.foreign[device] = min(max(self.foreign[device] - fell, least), used)
+            foreign = min(max(self.foreign[device] - fell, least), used)
+            shown_at = now if foreign == least else self._shown_at.get(device, now)
+            if now >= shown_at + self.config.foreign_s:
+                foreign, shown_at = least, now
+            self.foreign[device], self._shown_at[device] = foreign, shown_at
             self.used[device] = self._before[device] = used
             self.totals[device] = min(total, self.config.totals.get(device, total))
         self._ended.clear()
@@ -107,10 +122,17 @@ class Devices:
         those before it all was seen to be back.
         """
         left = {device: self.missing(device) for device in self.leases.sum_returning if self.can_be_read(device)}
+        in_use = {device: self.used.get(device, 0) for device in left}
         back = []
-        for lease in sorted(self.leases.returning.values(), key=lambda lease: lease.returning_since):
-            still = {device: min(count, left.get(device, 0)) for device, count in lease.returning.items()}
-            left = {device: count - still.get(device, 0) for device, count in left.items()}
+        for lease in sorted(
+            self.leases.returning.values(), key=lambda lease: (not lease.has_outlived, lease.returning_since)
+        ):
+            if lease.has_outlived and not lease.overdue:  # it is in use, as far as it can be
+                still = {device: min(count, in_use.get(device, count)) for device, count in lease.returning.items()}
+                in_use = {device: count - still.get(device, 0) for device, count in in_use.items()}
+            else:
+                still = {device: min(count, left.get(device, 0)) for device, count in lease.returning.items()}
+            left = {device: max(count - still.get(device, 0), 0) for device, count in left.items()}
             if some(still) != lease.returning:
                 back.append((lease, some(still)))
         return back

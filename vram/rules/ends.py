@@ -82,7 +82,9 @@ class Ends(Part):
 
     def _end(self, who: Incarnation, verdict: Verdict) -> None:
         for lease in self.leases.of_tree(who.name):
-            if lease.bytes and self.heirs.keep(lease):
+            if lease.outlives:
+                self.returns.outlive(lease)
+            elif lease.bytes and self.heirs.keep(lease):
                 self.context.note("kept_for_heir", lease=lease.number, name=lease.name)
                 self.returns.free(lease.returning)
                 self.leases.change(lease, returning={})

@@ -1,7 +1,7 @@
 """What is granted, and that it is on disk before its holder hears of it (rules V1, V3, V12 of `machine.py`). Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.context import rfc3339
@@ -27,7 +27,9 @@ class Telling:
     before: Bytes | None = None
     """What it had. None: it is new. (An heir's is what it has inherited.)"""
     again: Sequence[tuple[Lease, Bytes]] = ()
-    """What was returning of these, and is the holder's again."""
+    """What was returning of these, and is the holder's again, or was found by it."""
+    found: Bytes = field(default_factory=dict)
+    """What it has found, and was foreign."""
 
 
 class Grants(Part):
@@ -50,11 +52,13 @@ class Grants(Part):
     def grant(self, waiter: Waiter) -> None:
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
-        lacks, again = self.queue.lacks(waiter), self.queue.again(waiter)
+        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *self.queue.outlived(waiter)]
+        foreign = waiter.found
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
         for old, part in again:
             self._has_again(waiter, old, part)
+            foreign = minus(foreign, part)
         if lease is None:
             lease = self.leases.add(Lease(self._number(), waiter.name, waiter.tree, dict(some(waiter.needs))))
         elif lease.tree is None:  # an heir; what it doesn't need is free
@@ -65,12 +69,17 @@ class Grants(Part):
         else:
             self.leases.change(lease, bytes=waiter.needs)
         if waiter.lease is None:
-            lease.priority, lease.evictable = waiter.priority, waiter.evictable
+            lease.priority, lease.evictable, lease.outlives = waiter.priority, waiter.evictable, waiter.outlives
             lease.granted_at, lease.used_at = rfc3339(self.context.wall), self.context.now
             lease.fresh_until = self.context.now + self.config.least_held_s
         else:
             self.remember(lease)
-        self.disk.owe_next(Telling(waiter.tree, waiter.number, lease, waiter, before, again))
+        if waiter.found:
+            lease.inherited = True
+            for device, count in foreign.items():
+                self.context.note("found", name=lease.name, tree=waiter.tree.name, device=device, bytes=count)
+            foreign = self.devices.found(foreign)
+        self.disk.owe_next(Telling(waiter.tree, waiter.number, lease, waiter, before, again, foreign))
 
     def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
         self.leases.change(lease, returning=minus(lease.returning, part))
@@ -114,6 +123,7 @@ class Grants(Part):
         lease, before = telling.lease, telling.before
         for old, part in telling.again:
             self.leases.change(old, returning=plus(old.returning, part))
+        self.devices.foreign.update(telling.found)
         if before is None:
             self.leases.end(lease)
         else:

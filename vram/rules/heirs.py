@@ -15,7 +15,7 @@ class Heirs:
 
     def keep(self, lease: Lease) -> bool:
         """Its bytes stay with the name when its holder dies; unless they were to be given back."""
-        return lease.name in self._of and lease.asked is None
+        return lease.name in self._of and lease.asked is None and not lease.outlives
 
     def estate(self, name: str, tree: Incarnation) -> Lease | None:
         """What it inherits: its holder is gone."""
@@ -24,7 +24,7 @@ class Heirs:
 
     def estates_of_none(self) -> list[Lease]:
         """Their last heir is gone, too."""
-        return [lease for lease in self.leases.of_tree("") if lease.name not in self._of]
+        return [lease for lease in self.leases.of_tree("") if lease.bytes and lease.name not in self._of]
 
     def has(self, name: str, tree: Incarnation) -> bool:
         return tree.name in self._of.get(name, {})

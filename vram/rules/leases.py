@@ -43,6 +43,8 @@ class Lease:
     asked: Asked | None = None
     inherited: bool = False
     """By its holder, which may not know yet."""
+    outlives: bool = False
+    """Other processes keep what it has: the end of its holder doesn't free it."""
 
     @property
     def counted(self) -> Bytes:
@@ -54,13 +56,26 @@ class Lease:
         return self.tree is not None and self.tree.stage is Stage.PRESENT
 
     @property
+    def has_outlived(self) -> bool:
+        """Its holder is gone, and what it had may be in use: the next holder of the name may have found it."""
+        return self.tree is None and bool(self.returning)
+
+    @property
     def ends(self) -> bool:
         """Its holder is gone, as far as is known, which has to be proven."""
         return self.tree is not None and self.tree.stage is Stage.DOOMED
 
     def recorded(self) -> Leased:
         tree = self.tree.name if self.tree is not None else ""
-        mine = (self.bytes, self.returning, self.priority, self.evictable, self.granted_at, self.inherited)
+        mine = (
+            self.bytes,
+            self.returning,
+            self.priority,
+            self.evictable,
+            self.granted_at,
+            self.inherited,
+            self.outlives,
+        )
         return Leased(self.number, self.name, tree, *mine)
 
 
@@ -80,6 +95,9 @@ class Waiter:
     since_wall: float
     lease: Lease | None = None
     """The one that is to grow."""
+    outlives: bool = False
+    found: Bytes = field(default_factory=dict)
+    """So much of it is in use already, and came to it from an earlier holder."""
     waits_for: str = ""
     """For people."""
 

@@ -15,14 +15,17 @@ rules, and where they stand:
  V3. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made
      (`grants.py`).
  V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited
-     out (`ends.py`).
+     out (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as
+     far as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name
+     has of it what it has `found`: that needs no room, because it has it already (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).
      What is overdue so is lacking to all but the tree that still has it, which may have it again where it has no room
      without that, under the same name (`queue.py`).
  V6. What is in use and leased by none is foreign: it is measured, and taken off. A claim that no file knows takes its
-     bytes out of that (`devices.py`).
+     bytes out of that, and so does what a holder has found. What no reading has shown for a minute is foreign no more
+     (`devices.py`).
  V7. When a holder has died, and an heir of the name lives, the bytes stay with the name, and are the heir's for the
      asking. Not if they were to be given back; and an heir that waits for more than these keeps them from none before
      it, and from none that it would wait for in vain (`heirs.py`, `queue.py`).
@@ -251,6 +254,7 @@ class Machine(TreeMachine):
             lease = Lease(found.lease, found.name, tree, found.bytes, found.priority, found.evictable, found.granted_at)
             lease.returning, lease.inherited = found.returning, found.inherited
             lease.used_at = lease.returning_since = self.context.now
+            lease.outlives = found.outlives
             self.leases.add(lease)
         for name, trees in record.heirs.items():
             for each in trees:
@@ -263,7 +267,7 @@ class Machine(TreeMachine):
     def _on_memory_read(self, event: MemoryRead) -> None:
         self.memory.came(event)
         if self.memory.is_known:
-            self.devices.came(event)
+            self.devices.came(event, self.context.now)
             self.context.changed = True
 
 

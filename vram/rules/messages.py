@@ -8,7 +8,7 @@ stand in `machine.py` (server) and `client_machine.py` (client); this file holds
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from evidence.rules import messages as evidence
 from evidence.rules.messages import Introduction, Number
@@ -44,6 +44,7 @@ class Claim(msgspec.Struct, frozen=True):
     priority: Priority = 0
     evictable: bool = True
     unused_s: Seconds = 0.0
+    outlives: bool | UnsetType = UNSET
 
 
 class Register(Introduction, frozen=True):
@@ -68,6 +69,10 @@ class Reserve(Message, frozen=True):
     evictable: bool = True
     waited_s: Seconds = 0.0
     """On an earlier connection."""
+    outlives: bool | UnsetType = UNSET
+    """Other processes keep what it has: the end of its holder doesn't free it."""
+    found: Bytes | UnsetType = UNSET
+    """So much of it is in use already: made by an earlier holder of the name, it has come to the sender."""
 
 
 class Resize(Message, frozen=True):
@@ -213,7 +218,9 @@ class LeaseState(msgspec.Struct, frozen=True):
     granted_at: str
     unused_s: float
     state: str
-    """`held`, `asked` (to be given back), `ending` (its holder has to be proven gone), `kept` (for an heir)."""
+    """`held`, `asked` (to be given back), `ending` (its holder has to be proven gone), `kept` (for an heir, or for the
+    next holder of its name).
+    """
 
 
 class WaiterState(msgspec.Struct, frozen=True):

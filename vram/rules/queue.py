@@ -12,7 +12,7 @@ from sidecar.machine.plan import Plan
 from vram.rules import messages as m
 from vram.rules.asking import Asking
 from vram.rules.books import Books, Part
-from vram.rules.leases import Lease, Waiter, minus, some
+from vram.rules.leases import Lease, Waiter, minus, plus, some
 from vram.rules.messages import Bytes
 from vram.rules.returns import Returns, in_words, pace
 
@@ -36,9 +36,9 @@ class Queue(Part):
         return sorted(self.waiters.values(), key=lambda waiter: waiter.place(self.config.age_s))
 
     def lacks(self, waiter: Waiter) -> Bytes:
-        """What it has already, or inherits, it doesn't wait for."""
+        """What it has already, inherits, or has found in use, it doesn't wait for."""
         has = self._has(waiter)
-        return minus(waiter.needs, has.bytes) if has is not None else some(waiter.needs)
+        return minus(waiter.needs, plus(has.bytes if has is not None else {}, waiter.found))
 
     def again(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
         """What its tree said that it has given back under this name, and still has: lacking to all others. It may have
@@ -51,6 +51,16 @@ class Queue(Part):
             if lease.overdue and lease.name == waiter.name and some(part):
                 found.append((lease, some(part)))
                 short = minus(short, part)
+        return found
+
+    def outlived(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
+        """What of that which it has found counts as an earlier holder's still."""
+        left, found = waiter.found, []
+        for lease in self.leases.returning.values():
+            part = some({device: min(count, left.get(device, 0)) for device, count in lease.returning.items()})
+            if part and lease.name == waiter.name and lease.has_outlived:
+                found.append((lease, part))
+                left = minus(left, part)
         return found
 
     def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:
@@ -137,7 +147,8 @@ class Queue(Part):
 
     def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, again: Mapping[str, int]) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
-        new = lacks if waiter.lease is not None else waiter.needs  # what a dead holder had is to be seen free, too
+        # What a dead holder had is to be seen free, too.
+        new = lacks if waiter.lease is not None else minus(waiter.needs, waiter.found)
         needs = {d: need + self.taken[d] - again.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
         if not needs or self.memory.fits(needs):
             return True
@@ -148,13 +159,13 @@ class Queue(Part):
         """What is on its way back, or has only to be proven free."""
         coming = Counter(self.leases.sum_returning)
         for lease in self.leases.returning.values():
-            if lease.overdue:
+            if lease.overdue or lease.has_outlived:
                 coming.subtract(lease.returning)
         for lease in self.leases.asked.values():
             if lease.asked is not None and not lease.asked.late and not lease.ends:
                 coming.update(lease.asked.bytes)
         for lease in ending:
-            if not self.heirs.keep(lease):
+            if not lease.outlives and not self.heirs.keep(lease):
                 coming.update(lease.bytes)
         return coming
 

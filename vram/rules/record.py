@@ -22,6 +22,7 @@ class Leased(msgspec.Struct, frozen=True, omit_defaults=True):
     granted_at: str = ""
     inherited: bool = False
     """By its holder, which may not know yet."""
+    outlives: bool = False
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -43,7 +43,10 @@ class Requests(Part):
             if waiter.lease is lease:
                 self.queue.leave(waiter)
                 self._deny(who, waiter.number, f"{lease.name} is to have another size by now")
-        wanted, lease.inherited = some(message.bytes), False
+        wanted, found = some(message.bytes), lease.inherited and lease.outlives
+        lease.inherited = False
+        if message.unused and found and not wanted:  # it heard too late that it has what it has found
+            self.returns.outlive(lease)
         left = {device: min(count, wanted.get(device, 0)) for device, count in lease.bytes.items()}
         self.returns.give_back(lease, some(left), unused=message.unused)
         if minus(wanted, lease.bytes):
@@ -64,6 +67,8 @@ class Requests(Part):
             return
         since, wall = self.context.now - message.waited_s, self.context.wall - message.waited_s
         waiter = Waiter(who, message.number, of.name, needs, of.priority, of.evictable, since, wall, lease)
+        if isinstance(message, m.Reserve):
+            waiter.outlives, waiter.found = bool(message.outlives), some(message.found or {})
         self.queue.join(waiter)
         self.context.note("waiting", name=waiter.name, tree=who.name)
 

@@ -31,7 +31,8 @@ class Returns(Part):
         since = [lease.returning_since for lease in leases]
         self.memory.plan(plan, pace(plan.now - max(since)))
         for lease in leases:
-            if not plan.wait_until(lease.returning_since + self.config.patience_s):
+            patience_s = self.config.window_s if lease.has_outlived else self.config.patience_s
+            if not plan.wait_until(lease.returning_since + patience_s):
                 if not lease.overdue:
                     plan.do(self._overdue, lease)
                 plan.say(self.context.alarm, f"returning {lease.number}", self._not_back(lease))
@@ -40,8 +41,12 @@ class Returns(Part):
         lease.overdue = True
 
     def _not_back(self, lease: Lease) -> str:
-        who = f"{lease.tree.engine_id} (process {lease.tree.pid})" if lease.tree is not None else "its holder"
         missing = in_words(lease.returning)
+        if lease.tree is None:
+            return (
+                f"{missing} of {lease.name} are in use still: its holder is gone, and the next one has not found them"
+            )
+        who = f"{lease.tree.engine_id} (process {lease.tree.pid})"
         return f"{who} said that it has given back {lease.name}, and {missing} are still in use"
 
     def end(self, lease: Lease, how: str, **more: str) -> None:
@@ -49,6 +54,15 @@ class Returns(Part):
         self.free(lease.counted)
         self.context.calm(f"returning {lease.number}", f"asked {lease.number}")
         self.leases.end(lease)
+
+    def outlive(self, lease: Lease) -> None:
+        """Its holder is gone, and others may have what it had: it is the next holder's, or free once that is seen."""
+        self.context.note("outlived", lease=lease.number, name=lease.name)
+        lease.returning_since, lease.overdue = self.context.now, False
+        self.free({})
+        self.context.calm(f"returning {lease.number}", f"asked {lease.number}")
+        self.leases.change(lease, bytes={}, returning=lease.counted)
+        self.leases.pass_on(lease, None)
 
     def free(self, bytes: Bytes) -> None:
         """Less may be in use soon."""
