@@ -56,6 +56,7 @@ class WeightsShell(ClientShell):
         engine_id: str,
         *,
         region: str = m.WEIGHTS,
+        model: str = "",
         memory: Memory | None = None,
         on_change: Callable[[int, str], object] = lambda generation, hash: None,
         on_lost: Callable[[str], object] = lambda why: None,
@@ -64,7 +65,7 @@ class WeightsShell(ClientShell):
         huge_pages: bool = True,
         unparks: bool = True,
     ) -> None:
-        """`region`: which model's weights, where a device has several.
+        """`region`: which model's weights, where a device has several. `model`: whose pools, where models share them.
 
         `on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
         time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
@@ -90,7 +91,7 @@ class WeightsShell(ClientShell):
         self._on_problem = on_problem or self._say_problem
         self.store.memory = memory
         self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
-        self.unparks = unparks
+        self.unparks, self.model = unparks, model
         self._use: Use | None = None
         self._unclaimed: m.Created | m.Committed | None = None
         """The answer to a request whose asker was interrupted."""
