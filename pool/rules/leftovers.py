@@ -54,9 +54,9 @@ class Leftovers:
     def clear(self) -> None:
         it, context = self._picture, self._context
         for name, one in list(self.of.items()) if it.launched else ():
-            if not one.ends:
+            if not one.ends and name not in it.models and (one.runs or name not in it.regions):
                 one.ends = True
-                context.out += [e.End(name)] if name not in it.models else []
+                context.out.append(e.End(name))
             heard = it.room is not None and it.room.keys() <= it.gms.keys() - it.gms_away
             runs = any(other.runs for other in self.of.values())  # it may have these weights
             if runs or one.drops or not heard or context.wait_until(one.dropping.again_at):

@@ -241,8 +241,8 @@ class Machine:
         self.picture.room = event.room
         for name, model in self.models.items():
             model.leases, model.lacking = event.leases.get(name, {}), event.lacking.get(name, {})
-            if model is next((one for one in model.region.models if one.state in READS), model):  # they wait for all
-                model.lacking = model.lacking or event.lacking.get(model.region.name, {})
+            if model is next((one for one in model.region.models if one.child.running and one.state in READS), model):
+                model.lacking = model.lacking or event.lacking.get(model.region.name, {})  # its weights wait for all
             model.lacks_since = model.lacks_since if model.lacking else math.inf
             if model.lacking and model.lacks_since == math.inf:
                 model.lacks_since = self.context.now

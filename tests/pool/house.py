@@ -174,8 +174,6 @@ class HouseWorld(World):
 
     def _do(self, effect: Any) -> None:
         name = getattr(effect, "model", "")
-        if isinstance(effect, e.End) and name in self.regions.keys() - self.engines.keys():
-            return  # none is called so
         if isinstance(effect, e.Sleep | e.Wake | e.Start | e.End):
             if {"launcher", "ledger"} & self.away or (name in self.away and self.engines[name].running):
                 raise WrongWorld(f"{effect} while {self.away} are away")
