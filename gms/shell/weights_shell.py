@@ -65,14 +65,14 @@ class WeightsShell(ClientShell):
         huge_pages: bool = True,
         unparks: bool = True,
     ) -> None:
-        """`region`: which model's weights, where a device has several. `model`: whose pools, where models share them.
+        """`region`: which weights, of several. `model`: whose pools, where models share these.
 
         `on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
         time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
         read, but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there
         won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
         well again. By default that is a line on stderr. The three run in the client's thread: they must be short, and
-        ask nothing of this client. What they raise is a line on stderr: it ends nothing.
+        ask nothing of this client. What they raise is a line on stderr.
 
         `unparks`: weights that are parked in host memory are brought back when they are to be read; else that raises
         Parked.

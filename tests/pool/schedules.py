@@ -165,7 +165,7 @@ class Schedule:
 
     def reload(self) -> None:
         name = self.name()
-        entry = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
+        entry: dict[str, Any] = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
         entry |= {**_entry(self.chance), "weights": self.world.entries[name].weights}
         self.world.entries[name] = Entry(name=name, engine="reference", **entry)
         self.world.configure()
