@@ -171,15 +171,16 @@ def _slow(it: Crowd, gpus: dict[str, list[str]]) -> None:
 
 
 def _real(rounds: int) -> None:
-    """In turns: created -> Ready by a cold launch, and by a wake."""
-    seconds: dict[str, list[float]] = {"cold launch": [], "wake": []}
+    """In turns: created -> Ready by a cold launch, by a wake, and by a launch whose weights another instance has."""
+    seconds: dict[str, list[float]] = {"cold launch": [], "wake": [], "launch with the weights in GMS": []}
     with tempfile.TemporaryDirectory() as directory, cluster(Path(directory), {"n1": ["host:d0"]}) as it:
         it.real_pools = True
         it.controller()
         for number in range(rounds):
-            model = f"{{engine: reference, arguments: [--preset, small, --seed, '{number}'], memory: 64MiB}}"
             for how, took in seconds.items():
-                name = f"r{number}-{len(how)}"
+                name, batch = f"r{number}-{len(how)}", 8 if how.endswith("GMS") else 16
+                words = f"--preset, small, --seed, '{number}', --max-batch, '{batch}'"
+                model = f"{{engine: reference, arguments: [{words}], memory: 64MiB}}"
                 began = time.monotonic()
                 it.request(name, f"m{number}", model=model)
                 it.until_ready(name)

@@ -47,6 +47,8 @@ class Setting:
     """
     host_dir: Path | None = None
     """Where that is of which a host has one, for all of its models: GMS. None: in the run directory, for one model."""
+    weights: str = ""
+    """What its weights are called there, if other models have them, too; empty: as the model."""
     health: str = "/health"
     """For a command: the path that answers with 200 once it serves."""
     needs: Mapping[str, int] = field(default_factory=dict)
@@ -73,6 +75,11 @@ class Setting:
     def model(self) -> str:
         """Which of a host's models it is; empty where there is one."""
         return "" if self.host_dir is None else self.run_dir.name
+
+    @property
+    def region(self) -> str:
+        """What its weights are called in GMS; empty where there is one model."""
+        return self.weights or self.model
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def await_gms(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: 
             client.await_server(max(0.0, end - time.monotonic()))
 
 
-def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float, model: str = "") -> None:
-    """Blocks until GMS has this model's weights on each of these devices. Touches no device. Raises NotInTime."""
+def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float, region: str = "") -> None:
+    """Blocks until GMS has these weights on each of these devices. Touches no device. Raises NotInTime."""
     end = time.monotonic() + timeout_s
     for device in dict.fromkeys(devices):
         there = threading.Event()
@@ -29,6 +29,6 @@ def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout
             if generation:
                 there.set()
 
-        with GmsClient(run_dir, device, engine_id, region=model or WEIGHTS, on_change=changed):
+        with GmsClient(run_dir, device, engine_id, region=region or WEIGHTS, on_change=changed):
             if not there.wait(max(0.0, end - time.monotonic())):
                 raise NotInTime(f"no engine wrote weights to {device} within {timeout_s:g} s")

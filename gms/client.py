@@ -117,7 +117,7 @@ class GmsClient(WeightsShell):
         """This process's standing with a pool of its model: from now on it has its descriptors, whenever there are any.
         Doesn't wait. Closed with this client. Another model's pool on this device is another one (`region_key.py`).
         """
-        key = region_key.of_pool(self._machine.key, what, rank)
+        key = region_key.of_pool(self.model or self._machine.key, what, rank)
         if key not in self._pools:
             self._pools[key] = Pool(self.run_dir, self.device, self._machine.engine_id, key, lambda: self.memory)
         return self._pools[key]

@@ -111,6 +111,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     preload: Annotated[
         bool, Meta(description="its engine is started with the pool, and not with the first request")
     ] = False
+    weights: Annotated[
+        str,
+        Meta(pattern=rf"^({NAME})?\Z", description="a name for its weights: models with the same share one copy, so "
+             "these have to be the same weights, on the same devices; empty: the model's own"),
+    ] = ""  # fmt: skip
     snapshot: Annotated[
         str,
         Meta(description="a directory for its weights: they are read from there, and saved there where there are none"),
@@ -140,6 +145,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def runs(self) -> bool:
         """An engine of this host runs it; else it is a ladder, or elsewhere."""
         return not self.ladder and self.remote is None
+
+    @property
+    def region(self) -> str:
+        """What its weights are called in GMS."""
+        return self.weights or self.name
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -226,6 +236,8 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     estimate_ms: int | None
     weights: dict[str, int] = {}
     """Device -> what its weights take there, as GMS says, beside `bytes`."""
+    weights_name: str = ""
+    """Models that show the same have one copy of them."""
     parked: dict[str, int] = {}
     """Device -> how many bytes of its weights are parked in host memory."""
     waiting: int = 0

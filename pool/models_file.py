@@ -42,6 +42,7 @@ NAMED = "--served-model-name"
 PARTS = ("lock", "ledger", "gms", "pool", "door", "up")
 """What the programs of `failover models up` are called, among which its models are."""
 KNOWN_ENGINES = ("vllm", "reference", "command")
+_OF_WEIGHTS = ("engine", "devices")
 GGUF, SAFETENSORS = 1.1, 1.3
 """What weights of so many bytes take in a device, with what else is there: a first estimate, until it is measured."""
 
@@ -332,13 +333,14 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
         yield "standby: a command has no second engine"
     if entry.snapshot and not os.path.isdir(os.path.dirname(os.path.abspath(entry.snapshot))):
         yield f"snapshot: there is no directory {os.path.dirname(os.path.abspath(entry.snapshot))}"
-    for other in file.models.values() if entry.snapshot else ():
-        if (
-            other is not entry
-            and other.snapshot
-            and os.path.realpath(other.snapshot) == os.path.realpath(entry.snapshot)
-        ):
+    for other in (one for one in file.models.values() if one is not entry and one.runs):
+        shares, snapshots = other.region == entry.region, (other.snapshot, entry.snapshot)
+        if not shares and all(snapshots) and len({os.path.realpath(place) for place in snapshots}) == 1:
             yield f"snapshot: {other.name} has its own there; each model needs a directory for itself"
+        if shares and (differs := [what for what in _OF_WEIGHTS if getattr(other, what) != getattr(entry, what)]):
+            yield f"weights: {other.name} has them, too, and they can't be the same with other {' and '.join(differs)}"
+    if entry.weights and entry.command:
+        yield "weights: a command has none that others could have"
     if file.devices:
         for device in (*entry.devices, *(entry.memory if isinstance(entry.memory, dict) else ())):
             if device not in file.devices:

@@ -56,7 +56,8 @@ class ReferenceEngine:
             keeps = setting.kv != "drop"  # its devices are all in host memory
             writes = setting.role == "primary"
             snapshot = str(setting.snapshot or "")
-            self._home = Home(str(setting.gms_dir), setting.name, writes, setting.model, keeps, snapshot)
+            who = str(setting.gms_dir), setting.name, writes, setting.model, setting.region
+            self._home = Home(*who, keeps, snapshot)
         self._log = Log("reference")
         self._crew: Crew | None = None
         self._model: Model | None = None
@@ -79,7 +80,7 @@ class ReferenceEngine:
         home, options = self._home, self.options
         if home is not None:
             where = (Path(home.run_dir), home.engine_id, options.devices, options.weights_timeout_s)
-            await_gms(*where) if home.writes else await_weights(*where, home.model)
+            await_gms(*where) if home.writes else await_weights(*where, home.region)
 
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape

@@ -31,6 +31,8 @@ class Home(msgspec.Struct, frozen=True):
     """If no engine has written them."""
     model: str = ""
     """Which of the host's; empty where there is one."""
+    region: str = ""
+    """What its weights are called in GMS, likewise."""
     keeps: bool = False
     """Its KV cache outlives it."""
     snapshot: str = ""
@@ -61,6 +63,7 @@ class Rank:
                 memory=memory,
                 writes=home.writes,
                 model=home.model,
+                region=home.region,
                 snapshot=Path(home.snapshot) if home.snapshot else None,
                 timeout_s=options.weights_timeout_s,
             )

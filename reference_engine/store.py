@@ -77,12 +77,13 @@ class GmsStore(Store):
         writes: bool,
         timeout_s: float,
         model: str = "",
+        region: str = "",
         snapshot: Path | None = None,
     ) -> None:
         self._latest = ""
         """The hash of the layout that there is now."""
         self.client = GmsClient(
-            run_dir, device, engine_id, region=model or WEIGHTS, memory=memory, on_change=self._changed
+            run_dir, device, engine_id, region=region or WEIGHTS, model=model, memory=memory, on_change=self._changed
         )
         try:
             granted = self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)

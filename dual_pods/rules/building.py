@@ -34,6 +34,13 @@ _OF_THE_SERVER = (
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""
+_OF_SERVING = {
+    "vllm": ("--max-num-seqs", "--gpu-memory-utilization", "--served-model-name", "--api-key"),
+    "reference": ("--max-batch", "--kv-bytes", "--max-model-len", "--tokens-per-s", "--wake-delay-s"),
+}
+"""Arguments that change nothing of an engine's weights. Of others that isn't known: with another value of one, a model
+has weights of its own.
+"""
 _TOKEN = "kube-api-access-"
 _WHERE = "kubernetes.io/hostname"
 _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
@@ -182,6 +189,8 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
     if ask.references:
         raise BadPatch(f"a pool can't look up {', '.join(ask.references)}: give each variable its value")
     entry = {**ask.entry, "name": instance, "devices": devices, "pin": True, "own_port": True}
+    if named := weights_name(ask, devices):
+        entry["weights"] = named
     if ask.needs:
         entry["memory"] = ask.needs if isinstance(ask.needs, Mapping) else dict.fromkeys(devices, ask.needs)
     try:
@@ -189,6 +198,17 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
     except (msgspec.ValidationError, BadValue) as error:
         raise BadPatch(f"a pool can't run it: {error}") from None
     return {**entry, "id": instance}
+
+
+def weights_name(ask: Ask, accelerators: Iterable[str]) -> str:
+    """What the weights are called in GMS, by all that decides what they are: with the same, instances share them. There
+    are none for a command.
+    """
+    entry, engine = ask.entry, ask.entry.get("engine", "vllm")
+    if engine == "command" or entry.get("weights"):
+        return str(entry.get("weights", ""))
+    words = _without(list(entry.get("arguments") or ()), _OF_SERVING.get(engine, ()))
+    return "w" + names.digest([engine, words, entry.get("environment"), sorted(accelerators)])[:15]
 
 
 # -- pods --------------------------------------------------------------------------------------------------------------

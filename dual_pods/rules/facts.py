@@ -109,6 +109,8 @@ class Instance:
     last_used: float = 0.0
     port: int = 0
     """Its own, of its pool's door; 0: it has none yet."""
+    weights_name: str = ""
+    """Those of a server pod that say the same have one copy of them."""
 
     def holds(self, accelerator: str) -> int:
         """At rest."""

@@ -1,12 +1,12 @@
 """What is known of one node, and what can be asked about it. Questions only: `plan.py` decides. Pure."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dual_pods.rules import names
+from dual_pods.rules import building, names
 from dual_pods.rules.events import Key
 from dual_pods.rules.facts import REST, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.standing import Target
@@ -171,17 +171,34 @@ class View:
         """What the node's ledger says; empty where there is none."""
         return {name: m for told in self.place.told.values() for name, m in told.memory.items()}
 
-    def sleepers(self, but: str) -> list[Instance]:
-        """Those that may go: asleep, and promised to no requester."""
-        return [s.it for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but]
+    def sleepers(self, but: str, needs: str = "") -> list[Instance]:
+        """Those that may go: asleep, and promised to no requester. `needs`: weights that stay."""
+        may = {s.it.id for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but}
+        return [it for it in self.each_once(may, needs) if it.id in may]
+
+    def each_once(self, may_go: Container[str], needs: str = "") -> list[Instance]:
+        """All, and weights that several share with one of these alone: with one that stays, else with the one that was
+        used longest ago.
+        """
+        found, counted = list[Instance](), {needs}
+        for it in sorted((s.it for s in self.instances), key=lambda it: (it.id in may_go, it.last_used, it.id)):
+            again = it.weights_name != "" and it.weights_name in counted
+            counted.add(it.weights_name)
+            found.append(replace(it, weights={}) if again else it)
+        return found
+
+    def weights(self, named: str) -> Mapping[str, int]:
+        """What these take of each accelerator already."""
+        return next((s.it.weights for s in self.instances if named and s.it.weights_name == named), {})
 
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
-        """What its instance takes while it is awake, beyond what it holds at rest: as measured, else as was said."""
+        """What its instance takes while it is awake, beyond what is there at rest: as measured, else as was said."""
         assert requester.ask is not None
-        said, found = requester.ask.needs, {}
-        for name in self.place.accelerators[requester.uid]:
+        said, found, accelerators = requester.ask.needs, {}, self.place.accelerators[requester.uid]
+        shared = self.weights(building.weights_name(requester.ask, accelerators)) if seen is None else {}
+        for name in accelerators:
             takes = said if isinstance(said, int) else said.get(name, 0)
             if seen is not None:
                 takes = (seen.it.takes(name) or takes) - seen.it.holds(name)
-            found[name] = max(takes, 0)
+            found[name] = max(takes - shared.get(name, 0), 0)
         return found

@@ -232,9 +232,11 @@ class Plan:
                 raise BadPatch(f"it needs {size(count)} and can never fit: {name} has {size(memory[name].total)}")
             short[name] = count - memory[name].free
             if seen is None and most is not None:
-                asleep = (s.it.holds(name) for s in self.view.instances if s.it.state is State.ASLEEP)
+                at_rest = {s.it.id for s in self.view.instances if s.it.state is State.ASLEEP}
+                asleep = (it.holds(name) for it in self.view.each_once(at_rest) if it.id in at_rest)
                 short[name] = max(short[name], sum(asleep) - most)
-        going = victims.enough(self.view.sleepers(self.view.wished(requester.uid)), short)
+        needed = "" if requester.ask is None else building.weights_name(requester.ask, needs)
+        going = victims.enough(self.view.sleepers(self.view.wished(requester.uid), needed), short)
         if going is None:
             name = max(short, key=lambda each: short[each])
             m = memory[name]

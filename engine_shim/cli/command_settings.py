@@ -83,6 +83,13 @@ def one_engine(parser: Parser) -> None:
         help="one of many models: where GMS is, of which the host has one",
     )
     parser.setting(
+        "--weights",
+        parse=name,
+        metavar="NAME",
+        shown_default="the model's name",
+        help="one of many models: what its weights are called in GMS, where other models have them, too",
+    )
+    parser.setting(
         "--health",
         default="/health",
         metavar="PATH",

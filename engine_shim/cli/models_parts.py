@@ -110,12 +110,13 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
         drains = [one.drain_s or 0.0 for one in options.spec.models.values()]
         room_s = ROOM_S + max(options.spec.drain_s, *drains, 0.0)
         how = ("--probe", "127.0.0.1:0", "--drain-s", f"{options.drain_s:g}", "--room-timeout-s", f"{room_s:g}")
+        named = ("--weights", entry.weights) if entry.weights else ()
         snapshot = ("--snapshot", entry.snapshot) if entry.snapshot else ()
         needs = ",".join(f"{device}={most}" for device, most in model_rules(entry, devices).bytes.items())
         health = ("--health", entry.health, "--needs", needs) if entry.command else ()
         called = (CALLED[entry.engine], entry.name) if entry.engine in CALLED else ()
         own = entry.command or (*entry.arguments, *called)
-        words = (*who, *place, *how, *snapshot, *health, "--", *own)
+        words = (*who, *place, *how, *named, *snapshot, *health, "--", *own)
         environment = {**part_environment.told(part_environment.ENGINES, options.environment), **told}
         found.append(Child(name, ("engine_shim", *words), {**environment, **entry.environment}, _kept(options)))
     return found

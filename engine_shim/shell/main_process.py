@@ -438,6 +438,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
             options.role,
             tuple(options.arguments),
             host_dir=options.host_dir,
+            weights=options.weights or "",
             health=options.health,
             needs=options.needs,
             snapshot=options.snapshot,

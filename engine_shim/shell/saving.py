@@ -25,7 +25,7 @@ def save_if_missing(setting: Setting) -> None:
             return
     except BadSnapshot:
         return  # where it was to be read that was said
-    what = ("save", str(place), "--region", setting.model or WEIGHTS)
+    what = ("save", str(place), "--region", setting.region or WEIGHTS)
     words = child_program.words("gms.cli.gmsctl", "--run-dir", str(setting.gms_dir), *what)
 
     def work() -> None:

@@ -377,6 +377,8 @@ def command(options: Any) -> tuple[str, ...]:
         words += ["--kv", options.kv]
     if options.host_dir is not None:
         words += ["--host-dir", str(options.host_dir)]
+    if options.weights:
+        words += ["--weights", options.weights]
     if options.snapshot is not None:
         words += ["--snapshot", str(options.snapshot)]
     if options.engine == known_engines.COMMAND:

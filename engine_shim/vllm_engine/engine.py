@@ -86,7 +86,7 @@ class VllmEngine:
         """A primary has no device until GMS is there, and a shadow nothing to read until a primary has written."""
         told = self._for_workers
         where = (self._setting.gms_dir, self._setting.name, told.devices, told.weights_timeout_s)
-        await_gms(*where) if told.writes else await_weights(*where, self._setting.model)
+        await_gms(*where) if told.writes else await_weights(*where, self._setting.region)
 
     def start(self) -> None:
         self._run(self._start())

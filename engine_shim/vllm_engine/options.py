@@ -79,6 +79,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
         host_dir=str(setting.host_dir or ""),
+        weights=setting.weights,
         snapshot=str(setting.snapshot or ""),
         writes=setting.role == "primary",
         devices=_gpus(ranks) if on_gpu else _host_devices(ranks),

@@ -37,6 +37,8 @@ class WorkerSettings:
     """Where the weights are on disk, if they are."""
     host_dir: str = ""
     """Where GMS is, if it has the weights of several models; else it is in the run directory."""
+    weights: str = ""
+    """What they are called there, if other models have them, too."""
 
     @property
     def directory(self) -> Path:
@@ -47,12 +49,13 @@ class WorkerSettings:
         """What of the engine's setting says who it is, and where GMS is."""
         role = "primary" if self.writes else "shadow"
         host_dir = Path(self.host_dir) if self.host_dir else None
-        return Setting(self.directory, self.engine_id, role, (), host_dir=host_dir)
+        return Setting(self.directory, self.engine_id, role, (), host_dir=host_dir, weights=self.weights)
 
     def gms(self, device: str, **more: Any) -> GmsClient:
         """A client of this engine's, for this model's weights and pools on a device."""
         setting = self.setting
-        return GmsClient(setting.gms_dir, device, setting.name, region=setting.model or WEIGHTS, **more)
+        region, model = setting.region or WEIGHTS, setting.model
+        return GmsClient(setting.gms_dir, device, setting.name, region=region, model=model, **more)
 
     def to_extra(self) -> dict[str, Any]:
         return asdict(self)

@@ -56,6 +56,7 @@ class WeightsShell(ClientShell):
         engine_id: str,
         *,
         region: str = m.WEIGHTS,
+        model: str = "",
         memory: Memory | None = None,
         on_change: Callable[[int, str], object] = lambda generation, hash: None,
         on_lost: Callable[[str], object] = lambda why: None,
@@ -64,14 +65,14 @@ class WeightsShell(ClientShell):
         huge_pages: bool = True,
         unparks: bool = True,
     ) -> None:
-        """`region`: which model's weights, where a device has several.
+        """`region`: which weights, of several. `model`: whose pools, where models share these.
 
         `on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
         time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
         read, but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there
         won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
         well again. By default that is a line on stderr. The three run in the client's thread: they must be short, and
-        ask nothing of this client. What they raise is a line on stderr: it ends nothing.
+        ask nothing of this client. What they raise is a line on stderr.
 
         `unparks`: weights that are parked in host memory are brought back when they are to be read; else that raises
         Parked.
@@ -90,7 +91,7 @@ class WeightsShell(ClientShell):
         self._on_problem = on_problem or self._say_problem
         self.store.memory = memory
         self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
-        self.unparks = unparks
+        self.unparks, self.model = unparks, model
         self._use: Use | None = None
         self._unclaimed: m.Created | m.Committed | None = None
         """The answer to a request whose asker was interrupted."""

@@ -125,7 +125,7 @@ class LedgerSeen(Event, frozen=True):
     leases: dict[str, dict[str, int]] = {}
     """Model -> what its engines have leased, by device, without its weights."""
     lacking: dict[str, dict[str, int]] = {}
-    """Model -> how much more of each device would have to be free for what its engine waits for there."""
+    """Model, or what weights are called -> how much more of each device would have to be free for what waits there."""
 
 
 class WeightsSeen(Event, frozen=True):
@@ -135,9 +135,9 @@ class WeightsSeen(Event, frozen=True):
 
     device: str
     here: dict[str, int] | None
-    """Model -> what its weights take of the device."""
+    """What weights are called -> what they take of the device."""
     parked: dict[str, int] = {}
-    """Model -> what they take of the host's memory."""
+    """The same -> what they take of the host's memory."""
     host_left: int = 0
     """How much more of it parked weights may take."""
 
@@ -145,14 +145,14 @@ class WeightsSeen(Event, frozen=True):
 class ParkEnded(Event, frozen=True):
     """A wish to park has been carried out; or hasn't, and this is why."""
 
-    model: str
+    weights: str
     why: str = ""
 
 
 class DropEnded(Event, frozen=True):
     """The same, of a wish to drop."""
 
-    model: str
+    weights: str
     why: str = ""
 
 
@@ -195,17 +195,17 @@ class End(Effect, frozen=True):
 
 
 class Park(Effect, frozen=True):
-    """Its weights are to go from its devices to host memory."""
+    """These weights are to go from their devices to host memory."""
 
-    model: str
+    weights: str
     most_s: float
     """After that it has failed."""
 
 
 class Drop(Effect, frozen=True):
-    """Its weights are given up, in its devices and in host memory. It has no engine."""
+    """These weights are given up, in their devices and in host memory. No engine has them."""
 
-    model: str
+    weights: str
 
 
 class Answer(Effect, frozen=True):

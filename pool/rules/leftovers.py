@@ -1,7 +1,7 @@
 """What is left of models that are none any more: processes, a directory, and weights in GMS. Pure.
 
-Only of such as a pool has had, now or before: it keeps their names, and the launcher runs no others. Any other region
-of GMS is another program's.
+Only of such as a pool has had, now or before: it keeps their names and those of their weights, and the launcher runs no
+others. Any other region of GMS is another program's.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,12 @@ class Leftovers:
         for name in (children or {}).keys() - self._picture.models.keys():
             self.of.setdefault(name, Leftover())
         for name, one in self.of.items():
-            one.runs = children is not None and name in children and children[name].running
+            is_model = name in self._picture.models
+            one.runs = not is_model and children is not None and name in children and children[name].running
             one.ends = one.ends and children is not None  # whether it was heard isn't known
 
     def dropped(self, name: str, why: str) -> None:
-        """A wish to drop its weights has been carried out; or hasn't, and this is why."""
+        """A wish to drop weights has been carried out; or hasn't, and this is why."""
         one = self.of.get(name)
         if one is None:
             return
@@ -45,21 +46,23 @@ class Leftovers:
         if why:
             one.dropping.failed(self._context.now)
             again_s = round(one.dropping.again_at - self._context.now, 1)
-            self._context.note("drop_failed", model=name, why=why, again_in_s=again_s)
+            self._context.note("drop_failed", weights=name, why=why, again_in_s=again_s)
         else:
-            self._context.note("dropped", model=name)
+            self._context.note("dropped", weights=name)
             self._gone(name)
 
     def clear(self) -> None:
         it, context = self._picture, self._context
         for name, one in list(self.of.items()) if it.launched else ():
-            if not one.ends:
+            if not one.ends and name not in it.models and (one.runs or name not in it.regions):
                 one.ends = True
                 context.out.append(e.End(name))
             heard = it.room is not None and it.room.keys() <= it.gms.keys() - it.gms_away
-            if one.runs or one.drops or not heard or context.wait_until(one.dropping.again_at):
+            runs = any(other.runs for other in self.of.values())  # it may have these weights
+            if runs or one.drops or not heard or context.wait_until(one.dropping.again_at):
                 continue
-            if any((said.here or {}).get(name) or said.parked.get(name) for said in it.gms.values()):
+            there = any((said.here or {}).get(name) or said.parked.get(name) for said in it.gms.values())
+            if there and name not in it.regions:
                 one.drops = True
                 context.out.append(e.Drop(name))
             else:

@@ -53,7 +53,7 @@ from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.leftovers import Leftover, Leftovers
-from pool.rules.model import ON_DEVICE, Model, Tries, Wish, averaged, merged
+from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged
 from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
@@ -98,6 +98,7 @@ class Machine:
     def handle(self, event: Any, time: Time) -> list[Effects]:
         self.context.begin(time)
         _HANDLERS[type(event)](self, event)
+        self._forget()
         self.picture.weigh()
         self._settle()
         self._end_pauses()
@@ -140,18 +141,17 @@ class Machine:
     def _on_configured(self, event: e.Configured) -> None:
         self.picture.host = event.host
         self.picture.budget.share = event.host.swap_share
-        if event.models.keys() - self.models.keys() - self._leftovers.of.keys():
+        names = {name for rules in event.models.values() for name in (rules.entry.name, rules.entry.region)}
+        if names - {*self._names, *self._leftovers.of}:
             self.context.out.append(e.Save())
-        for name in event.models:
-            self._leftovers.of.pop(name, None)
         for name, rules in event.models.items():
             model = self.models.get(name)
             if model is None:
                 pinned = self._pins.get(name, rules.entry.pin)
-                learned = self._learned.get(name, e.Learned())
-                model = self.models[name] = Model(rules, pinned=pinned, learned=learned, since=self.context.now)
-                for said in self.picture.gms.values():
-                    self._weigh(model, said)
+                learned, region = self._learned.get(name, e.Learned()), self._region(rules.entry.region)
+                model = Model(rules, region, pinned=pinned, learned=learned, since=self.context.now)
+                self.models[name] = model
+                region.models.append(model)
                 continue
             if (runs_as(model.rules.entry), model.rules.entry.memory) != (runs_as(rules.entry), rules.entry.memory):
                 self._learn(model, bytes={}, weights={})  # what was measured was another one's
@@ -167,7 +167,6 @@ class Machine:
             model.rules, model.leaving = rules, False
         for name in self.models.keys() - event.models.keys():
             self.models[name].leaving = True
-        self._forget()
         self._demands()
         self.context.changed = True
 
@@ -242,6 +241,8 @@ class Machine:
         self.picture.room = event.room
         for name, model in self.models.items():
             model.leases, model.lacking = event.leases.get(name, {}), event.lacking.get(name, {})
+            if model is next((one for one in model.region.models if one.child.running and one.state in READS), model):
+                model.lacking = model.lacking or event.lacking.get(model.region.name, {})  # its weights wait for all
             model.lacks_since = model.lacks_since if model.lacking else math.inf
             if model.lacking and model.lacks_since == math.inf:
                 model.lacks_since = self.context.now
@@ -255,47 +256,44 @@ class Machine:
             return
         self.context.changed = self.context.changed or it.gms.get(device) != event
         it.gms[device] = event
+        for region in it.regions.values():
+            region.seen(event)
+            if device in it.gms_away and device in region.here:  # what it couldn't do while it was away
+                region.parking, region.dropping = Tries(), Tries()
         for model in self.models.values():
-            self._weigh(model, event)
-            if device in it.gms_away and device in model.weights:  # what it couldn't do while it was away
-                model.parking, model.dropping = Tries(), Tries()
+            read = model.weights if model.state in (State.ASLEEP, State.AWAKE) else {}  # all of them, by its engine
+            if read and read != model.learned.weights:
+                self._learn(model, weights=dict(read))
         it.gms_away.discard(device)
 
-    def _weigh(self, model: Model, said: e.WeightsSeen) -> None:
-        for has, sizes in ((model.weights, said.here or {}), (model.parked, said.parked)):
-            has.pop(said.device, None)
-            has |= {said.device: sizes[model.name]} if sizes.get(model.name) else {}
-        read = model.weights if model.state in (State.ASLEEP, State.AWAKE) else {}  # all of them, by its engine
-        if read and read != model.learned.weights:
-            self._learn(model, weights=dict(read))
-
     def _on_parked(self, event: e.ParkEnded) -> None:
-        model, now = self.models.get(event.model), self.context.now
-        if model is None or model.wish is not Wish.PARK or not self._moved(model, model.parking, event.why):
+        region = self.picture.regions.get(event.weights)
+        if region is None or not (moved := self._moved(region, Wish.PARK, region.parking, event.why)):
             return
-        self._learn(model, park_s=averaged(model.learned.park_s, now - model.wished_at))
-        model.parked, model.weights = model.parked | model.weights, {}
-        self.context.note("parked", model=model.name, bytes=sum(model.parked.values()))
+        for model in moved:
+            self._learn(model, park_s=averaged(model.learned.park_s, self.context.now - model.wished_at))
+        region.parked, region.here = region.parked | region.here, {}
+        self.context.note("parked", weights=region.name, bytes=sum(region.parked.values()))
 
     def _on_dropped(self, event: e.DropEnded) -> None:
-        model = self.models.get(event.model)
-        if model is None:
-            self._leftovers.dropped(event.model, event.why)
-        if model is None or model.wish is not Wish.DROP or not self._moved(model, model.dropping, event.why):
-            return
-        model.weights, model.parked = {}, {}
-        self.context.note("dropped", model=model.name)
+        self._leftovers.dropped(event.weights, event.why)
+        region = self.picture.regions.get(event.weights)
+        if region is not None and self._moved(region, Wish.DROP, region.dropping, event.why):
+            region.parked, region.here = {}, {}
+            self.context.note("dropped", weights=region.name)
 
-    def _moved(self, model: Model, tries: Tries, why: str) -> bool:
-        """The wish to park or to drop is over. `why` it failed; False then."""
-        what, model.wish, self.context.changed = model.wish.value, Wish.NONE, True
-        if not why:
-            tries.failures = 0
-            return True
+    def _moved(self, region: Region, wish: Wish, tries: Tries, why: str) -> list[Model]:
+        """The wish to park or to drop is over. `why` it failed. Returns whose it was, if it was carried out."""
+        wished = [model for model in region.models if model.wish is wish]
+        for model in wished:
+            model.wish, self.context.changed = Wish.NONE, True
+        if not wished or not why:
+            tries.failures = 0 if wished else tries.failures
+            return wished
         tries.failed(self.context.now)
         again_s = round(tries.again_at - self.context.now, 1)
-        self.context.note(f"{what}_failed", model=model.name, why=why, again_in_s=again_s)
-        return False
+        self.context.note(f"{wish.value}_failed", weights=region.name, why=why, again_in_s=again_s)
+        return []
 
     def _measure(self, model: Model) -> None:
         """What it has while it is awake is what it needs."""
@@ -319,7 +317,6 @@ class Machine:
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish
             if not child.running and (before.running or child.ends > before.ends):
                 self._ended(model, child.why)
-        self._forget()
         self._leftovers.seen(event.children)
         self.context.changed = True
 
@@ -341,11 +338,32 @@ class Machine:
         self.context.changed = True
 
     def _forget(self) -> None:
+        """Models that are taken out, and weights that no model has any more."""
         for name, model in list(self.models.items()):
-            if model.leaving and not model.child.running and model.wish is Wish.NONE and not model.demand.busy:
+            if model.child.running or model.wish is not Wish.NONE:
+                continue
+            if model.leaving and not model.demand.busy:
                 del self.models[name]
                 self._leftovers.of[name] = Leftover()
+                self._take_weights(model)
                 self.context.changed = True
+            elif model.region.name != model.rules.entry.region:
+                self._take_weights(model)
+                model.region = self._region(model.rules.entry.region)
+                model.region.models.append(model)
+
+    def _take_weights(self, model: Model) -> None:
+        model.region.models.remove(model)
+        if not model.region.models:
+            self._leftovers.of.setdefault(model.region.name, Leftover())
+
+    def _region(self, name: str) -> Region:
+        """The one that models have already, or a new one."""
+        if (region := self.picture.regions.get(name)) is None:
+            region = Region(name)
+            for said in self.picture.gms.values():
+                region.seen(said)
+        return region
 
     def _settle(self) -> None:
         """Whether all that ran when this pool began has been seen, and what a door has for it been heard: what serves
@@ -363,7 +381,8 @@ class Machine:
             if model.retry_at > -math.inf and not self.context.wait_until(model.retry_at):
                 model.retry_at = -math.inf
                 self.context.changed = True
-            for tries in (model.parking, model.dropping):
+        for region in self.picture.regions.values():
+            for tries in (region.parking, region.dropping):
                 if tries.again_at > -math.inf and not self.context.wait_until(tries.again_at):
                     tries.again_at = -math.inf
 
@@ -450,12 +469,12 @@ class Machine:
         self.picture.budget.spend(devices, step.cost_s, now, borrows=busy)
         if step.sleep:
             self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
-        for name in step.park:
-            self.models[name].wished(Wish.PARK, now)
-            context.out.append(e.Park(name, round(PARKS_S + PARKS_TIMES * self.models[name].park_s)))
-        for name in step.drop:
-            self.models[name].wished(Wish.DROP, now)
-            context.out.append(e.Drop(name))
+        for names, wish in ((step.park, Wish.PARK), (step.drop, Wish.DROP)):
+            for region in (self.models[name].region for name in names):
+                for one in region.models:
+                    one.wished(wish, now)
+                most_s = round(PARKS_S + PARKS_TIMES * max(one.park_s for one in region.models))
+                context.out.append(e.Park(region.name, most_s) if wish is Wish.PARK else e.Drop(region.name))
         if step.room_first:
             model.behind, model.lacks_since = model.behind | {*step.sleep, *step.end}, now
             done = {"sleep": step.sleep, "end": step.end, "park": step.park, "drop": step.drop}
@@ -489,7 +508,12 @@ class Machine:
 
     def learned(self) -> e.Began:
         """For the next pool."""
-        return e.Began(dict(self._learned), dict(self._pins), (*self.models, *self._leftovers.of))
+        return e.Began(dict(self._learned), dict(self._pins), (*{*self._names, *self._leftovers.of},))
+
+    @property
+    def _names(self) -> set[str]:
+        """Of all models, and of their weights."""
+        return {*self.models, *self.picture.regions}
 
     def _watch_states(self) -> None:
         now = self.context.now
@@ -509,7 +533,7 @@ class Machine:
 def runs_as(entry: Any) -> tuple[Any, ...]:
     """What of an entry its processes are started with."""
     return (entry.engine, entry.arguments, entry.command, entry.health, entry.environment, entry.devices,
-            entry.standby, entry.snapshot, entry.memory if entry.command else "")  # fmt: skip
+            entry.standby, entry.weights, entry.snapshot, entry.memory if entry.command else "")  # fmt: skip
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {

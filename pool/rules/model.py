@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pool.entries import ModelDemand, State
-from pool.rules.events import Child, Learned, LockView, ModelRules
+from pool.rules.events import Child, Learned, LockView, ModelRules, WeightsSeen
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 """Back-off after a failure: it doubles."""
@@ -21,7 +21,9 @@ COPIED = 2 << 30
 NEWEST_COUNTS = 0.3
 """The weight of the newest measurement among those before."""
 ON_DEVICE = frozenset({State.WAKING, State.AWAKE})
-RUNS = frozenset({State.ASLEEP, State.LOADING, *ON_DEVICE, State.DRAINING})
+READS = frozenset({State.LOADING, *ON_DEVICE})
+"""Its weights are in the device, or come there."""
+RUNS = frozenset({State.ASLEEP, *READS, State.DRAINING})
 
 
 class Wish(enum.Enum):
@@ -92,8 +94,30 @@ class Tries:
 
 
 @dataclass
+class Region:
+    """Weights in GMS: a model's, or those that several models share."""
+
+    name: str
+    models: list["Model"] = field(default_factory=list, repr=False, compare=False)
+    """Which have them."""
+    here: dict[str, int] = field(default_factory=dict)
+    """What they take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
+    parked: dict[str, int] = field(default_factory=dict)
+    """What they take of the host's memory, by the device that they are of."""
+    parking: Tries = field(default_factory=Tries)
+    dropping: Tries = field(default_factory=Tries)
+
+    def seen(self, said: WeightsSeen) -> None:
+        for has, sizes in ((self.here, said.here or {}), (self.parked, said.parked)):
+            has.pop(said.device, None)
+            has |= {said.device: sizes[self.name]} if sizes.get(self.name) else {}
+
+
+@dataclass
 class Model:
     rules: ModelRules
+    region: Region
+    """Its weights: those that it was started with, as long as it runs."""
     demand: Demand = field(default_factory=Demand)
     child: Child = field(default_factory=lambda: Child(running=False))
     view: LockView | None = None
@@ -146,14 +170,8 @@ class Model:
     lacking: Mapping[str, int] = field(default_factory=dict)
     """It waits in the ledger, and so much of each device is missing."""
     lacks_since: float = math.inf
-    weights: dict[str, int] = field(default_factory=dict)
-    """What its weights take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
-    parked: dict[str, int] = field(default_factory=dict)
-    """What they take of the host's memory, by the device that they are of."""
     brings_back: bool = False
-    """They were parked when its wake was wished."""
-    parking: Tries = field(default_factory=Tries)
-    dropping: Tries = field(default_factory=Tries)
+    """Its weights were parked when its wake was wished."""
     learned: Learned = field(default_factory=Learned)
     swaps: int = 0
     pauses: int = 0
@@ -163,6 +181,15 @@ class Model:
     @property
     def name(self) -> str:
         return self.rules.entry.name
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """What they take of each device now."""
+        return self.region.here
+
+    @property
+    def parked(self) -> dict[str, int]:
+        return self.region.parked
 
     @property
     def state(self) -> State:
@@ -263,13 +290,6 @@ class Model:
         return known or {
             device: max(most.get(device, 0) - self.parked.get(device, 0), 0) for device in self.rules.devices
         }
-
-    def weights_in(self, state: State) -> Mapping[str, int]:
-        """What its weights take of each device in this state."""
-        if state is not State.LOADING and state not in ON_DEVICE:
-            return self.weights
-        known = (self.weights, self.parked, self.learned.weights if state is State.LOADING else {})
-        return {device: max(one.get(device, 0) for one in known) for one in known for device in one}
 
     # -- transitions -----------------------------------------------------------------------------------------------
 

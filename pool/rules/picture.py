@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pool.entries import State
 from pool.rules.events import HOST, HostRules, WeightsSeen
-from pool.rules.model import ON_DEVICE, Model
+from pool.rules.model import ON_DEVICE, READS, Model, Region
 from pool.rules.turns import SwapBudget
 
 
@@ -52,28 +52,49 @@ class Picture:
     def _of_no_model(self, device: str) -> int:
         """What weights take of it that are no model's any more."""
         here = (self.gms[device].here or {}) if device in self.gms else {}
-        return sum(size for name, size in here.items() if name not in self.models)
+        return sum(size for name, size in here.items() if name not in self.regions)
+
+    @property
+    def regions(self) -> dict[str, Region]:
+        """All models' weights: those that several share are there once."""
+        return {model.region.name: model.region for model in self.models.values()}
 
     def weigh(self) -> None:
-        taken = together(model.weights for model in self.models.values())
+        taken = together(region.here for region in self.regions.values())
         most = self.most
         self.beside_weights = {device: max(most[device] - taken.get(device, 0), 0) for device in self.room or {}}
 
     def taken(self) -> dict[str, int]:
         """What all models have, or will when what is under way is done."""
-        return together(self.has(model, model.state) for model in self.models.values())
+        weights = {model.region.name: self.weights_in(model, model.state) for model in self.models.values()}
+        beside = (self.beside(model, model.state) for model in self.models.values())
+        return together((*beside, *weights.values()))
 
     def free(self) -> dict[str, int]:
         taken = self.taken()
         return {device: size - taken.get(device, 0) for device, size in self.most.items()}
 
     def has(self, model: Model, state: State) -> Mapping[str, int]:
+        """What it has in this state, with its weights, which others may have, too."""
+        return together((self.beside(model, state), self.weights_in(model, state)))
+
+    def weights_in(self, model: Model, state: State) -> Mapping[str, int]:
+        """What its weights take of each device with it in this state, and those that share them in theirs."""
+        others = [(one, one.state) for one in model.region.models if one.name != model.name]
+        reads = [(one, its) for one, its in ((model, state), *others) if its in READS]
+        if not reads:
+            return model.weights
+        known = (model.weights, model.parked, *(one.learned.weights for one, its in reads if its is State.LOADING))
+        return {device: max(one.get(device, 0) for one in known) for one in known for device in one}
+
+    def beside(self, model: Model, state: State) -> Mapping[str, int]:
+        """What it has in this state beside its weights."""
         bytes_ = model.bytes(state, self.beside_weights)
         if state in ON_DEVICE:
             asleep = {of_sleepers(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
         else:
             asleep = {of_sleepers(device): size for device, size in bytes_.items()}
-        return together((bytes_, model.weights_in(state), asleep))
+        return together((bytes_, asleep))
 
 
 def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,6 +6,7 @@ The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pool.entries import State
 from pool.rules.model import ON_DEVICE, Model, Wish
@@ -40,7 +41,9 @@ class Up:
 
 
 Chosen = list[tuple[Model, Wish]]
-"""What could be wished of whom, or is."""
+"""What could be wished of whom, or is. Parked or dropped are the weights of all that share them: one stands for them,
+the one that is missed most.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,18 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         return Blocked(math.inf, f"{said} are missing", in_vain=True)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
-    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in goes]
+    regions = {one.region.name for one in goes}
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one.region.name in regions]
     sleep = tuple(one.name for one in down if not (goes and one.wish is Wish.SLEEP))
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    at_rest = [one for one in drop if one.child.running and one.state in AT_REST and acts(one)]
+    of_dropped = [one for lead in drop for one in _those_of(lead)]
+    at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST and acts(one)]
     end = (*(one.name for one, wish in chosen if wish is Wish.END), *(one.name for one in at_rest))
-    parks_now = tuple(one.name for one in park if one.state in AT_REST and acts(one))
-    drops_now = tuple(one.name for one in drop if not one.child.running and acts(one))
+    parks_now = tuple(lead.name for lead in park if all(one.state in AT_REST and acts(one) for one in _those_of(lead)))
+    drops_now = tuple(lead.name for lead in drop if all(not one.child.running and acts(one) for one in _those_of(lead)))
     if goes and not (sleep or end or parks_now or drops_now):
         where = "go to host memory" if park else "are dropped"
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
@@ -111,23 +116,29 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     yield [*ready, *later]
     loads = any(one.state is State.LOADING for one in it.models.values())  # which takes less once it is asleep:
     waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
-    weights = [] if waits else parkable(it, model.name)
-    at_rest = [one for one in weights if one.state in AT_REST and (acts(one) or one.wish is Wish.PARK)]
-    at_rest += [one for one in weights if one.state is State.DRAINING]
-    rest, after_ready, after_later = (
-        [(one, Wish.PARK) for one in weights if one in those]
-        for those in (at_rest, [one for one, _ in ready], [one for one, _ in later])
-    )
+    weights = [] if waits else parkable(it, model)
+    turn_is_over, turn_ends = ({one.name for one, _ in those} for those in (ready, later))
+    turns = turn_is_over | turn_ends
+    rest, after_ready, after_later = Chosen(), Chosen(), Chosen()
+    for one in weights:
+        reads = {each.name for each in _those_of(one) if not _rests(each)}
+        if not reads:
+            rest.append((one, Wish.PARK))
+        elif reads <= turn_is_over:
+            after_ready.append((one, Wish.PARK))
+        elif reads <= turns:
+            after_later.append((one, Wish.PARK))
     yield [*ready, *rest, *after_ready, *later, *after_later]
     parked = [one for one, _ in (*rest, *after_ready, *after_later)]
     could = [one for one in droppable(it, model, now) if one not in parked]
     drops = [(one, Wish.DROP) for one in could if not _last_resort(one)]
     yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
-    turns = [one for one, _ in (*ready, *later)]
-    last = [one for one in could if _last_resort(one) and (one.state is not State.AWAKE or one in turns)]
+    last = [one for one in could if _last_resort(one)]
+    last = [one for one in last if all(each.state is not State.AWAKE or each.name in turns for each in _those_of(one))]
     for dropped in range(len(last) + 1):  # no more than needed
         gone = [(one, Wish.DROP) for one in last[:dropped]]
-        idle = [one for one in sleepers(it) if one.name != model.name and one not in last[:dropped]]
+        those = [each for one in last[:dropped] for each in _those_of(one)]
+        idle = [one for one in sleepers(it) if one.name != model.name and one not in those]
         ended = [(one, Wish.END) for one in (*idle, *_loading_in_vain(it, model, now))]
         turns_end = [*later, *after_later] if gone else []
         yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
@@ -164,7 +175,8 @@ def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
     if wish is Wish.PARK:
         return model.weights
     if wish is Wish.DROP:
-        return it.has(model, State.OFF if _has_no_engine(model) else State.ASLEEP)
+        engines = [one for one in _those_of(model) if not _has_no_engine(one)]
+        return together((model.weights, *(it.beside(one, State.ASLEEP) for one in engines)))
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}
 
@@ -196,18 +208,18 @@ def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
 # -- whose weights go ----------------------------------------------------------------------------------------------
 
 
-def parkable(it: Picture, up: str = "") -> list[Model]:
+def parkable(it: Picture, up: Model | None = None) -> list[Model]:
     """Whose weights could go to host memory for it, all of them together, now or when their engines sleep: first those
-    that are on their way, then those that are missed least.
+    that are on their way, then those that are missed least. One stands for all that share them.
     """
     left = {device: said.host_left for device, said in it.gms.items() if device not in it.gms_away}
     found = list[Model]()
-    others = [one for one in it.models.values() if one.weights and one.name != up and not one.pinned]
-    others.sort(key=lambda one: (one.wish is not Wish.PARK, one.wants, -one.demand.priority, one.used_at))
-    for one in others:
-        takes = {device: size for device, size in one.weights.items() if device not in one.parked}  # or is in its copy
-        moved = one.weights.keys() & one.parked.keys() and one.wish is not Wish.PARK  # by another process
-        if one.parking.again_at > -math.inf or moved:
+    others = [one for one in _leads(it, up, _missed_parked) if not any(each.pinned for each in _those_of(one))]
+    for one in sorted(others, key=lambda one: (one.wish is not Wish.PARK, *_missed_parked(one))):
+        here, copied = one.weights, one.parked  # or it is in its copy
+        takes = {device: size for device, size in here.items() if device not in copied}
+        moved = here.keys() & copied.keys() and one.wish is not Wish.PARK  # by another process
+        if one.region.parking.again_at > -math.inf or moved:
             continue
         if all(size <= left.get(device, 0) for device, size in takes.items()):
             left |= {device: left[device] - size for device, size in takes.items()}
@@ -217,34 +229,58 @@ def parkable(it: Picture, up: str = "") -> list[Model]:
 
 def droppable(it: Picture, up: Model, now: float) -> list[Model]:
     """Models whose weights could be given up for it: first those that are on their way, then those without an engine,
-    then those that are missed least. For a start that no request needs none are.
+    then those that are missed least. One stands for all that share them. For a start that no request needs none are.
     """
     if lazy(up) and not up.pinned:
         return []
     place = rank(it, up, now)
+
+    def missed(one: Model) -> tuple[bool, bool, bool, bool, int, float]:
+        return not _has_no_engine(one), one.wants, *_missed_asleep(it, one)
+
+    def could_go(one: Model) -> bool:
+        ends = not one.pinned and (_has_no_engine(one) or _could_end(one))
+        return one.wish is Wish.DROP or (ends and (not _waits(one) or place < rank(it, one, now)))
+
     found = [
         one
-        for one in it.models.values()
-        if one.weights and one.name != up.name and not one.weights.keys() & it.gms_away
-        if one.dropping.again_at == -math.inf
-        if one.wish is Wish.DROP or (not one.pinned and (_has_no_engine(one) or _could_end(one)))
-        if one.wish is Wish.DROP or not _waits(one) or place < rank(it, one, now)
+        for one in _leads(it, up, missed)
+        if not one.weights.keys() & it.gms_away and one.region.dropping.again_at == -math.inf
+        if all(could_go(each) for each in _those_of(one))
     ]
-    found.sort(
-        key=lambda one: (one.wish is not Wish.DROP, not _has_no_engine(one), one.wants, *_missed_asleep(it, one))
-    )
-    return found
+    return sorted(found, key=lambda one: (one.wish is not Wish.DROP, *missed(one)))
+
+
+def _leads(it: Picture, up: Model | None, missed: Callable[[Model], tuple[Any, ...]]) -> list[Model]:
+    """Of those that share weights in the device the one that is missed most; but none that shares those of `up`."""
+    regions = [region for region in it.regions.values() if region.here and (up is None or region is not up.region)]
+    return [max(region.models, key=missed) for region in regions]
+
+
+def _those_of(lead: Model) -> list[Model]:
+    """All that share its weights; it is one of them."""
+    return lead.region.models
+
+
+def _missed_parked(model: Model) -> tuple[bool, int, float]:
+    return model.wants, -model.demand.priority, model.used_at
+
+
+def _rests(model: Model) -> bool:
+    """It needs its weights no more, or is about to."""
+    at_rest = model.state in AT_REST and (acts(model) or model.wish is Wish.PARK)
+    return at_rest or model.state is State.DRAINING
 
 
 def staying(it: Picture, model: Model, now: float) -> list[Model]:
     """Others whose weights nothing takes away for it."""
-    goes = [*parkable(it, model.name), *droppable(it, model, now)]
-    return [one for one in it.models.values() if one.weights and one.name != model.name and one not in goes]
+    goes = {one.region.name for one in (*parkable(it, model), *droppable(it, model, now))}
+    return [one for one in it.models.values() if one.weights and one.region.name not in {*goes, model.region.name}]
 
 
 def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
     """What all models together may have, without the weights of others that stay in the device."""
-    stay = together(one.weights for one in staying(it, model, now))
+    stay = together({one.region.name: one.weights for one in staying(it, model, now)}.values())
     return {device: most - stay.get(device, 0) for device, most in it.most.items()}
 
 
@@ -256,7 +292,8 @@ def too_large(it: Picture, model: Model, now: float) -> bool:
 
 def _last_resort(model: Model) -> bool:
     """To drop its weights costs more than a longer start: an engine, or a start that requests wait for."""
-    return model.wish is not Wish.DROP and (not _has_no_engine(model) or model.wants)
+    costs = any(not _has_no_engine(one) or one.wants for one in _those_of(model))
+    return model.wish is not Wish.DROP and costs
 
 
 def _waits(model: Model) -> bool:
@@ -272,7 +309,7 @@ def _has_no_engine(model: Model) -> bool:
 def _could_end(model: Model) -> bool:
     """Its engine could be ended so that its weights can be dropped, once it sleeps."""
     moved = model.weights.keys() & model.parked.keys()  # by another process
-    if moved or (model.parking.again_at > -math.inf and model.parking.failures < PARKS_TRIED):
+    if moved or (model.region.parking.again_at > -math.inf and model.region.parking.failures < PARKS_TRIED):
         return False
     if model.state is State.AWAKE:
         return acts(model) and not model.demand.busy

@@ -57,7 +57,7 @@ def _too_large(it: Picture, model: Model, now: float) -> str:
     if not too_large(it, model, now):
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
-    own = model.weights_in(State.AWAKE).get(of, 0)
+    own = it.weights_in(model, State.AWAKE).get(of, 0)
     others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
     if stay := [_stays(one) for one in staying(it, model, now) if of in one.weights]:
         others += f"; those of {', '.join(stay)} can't be parked now (host_memory:), nor dropped"
@@ -107,13 +107,13 @@ def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) 
     devices = set(model.rules.devices)
     waits = isinstance(tried, Blocked) or (tried is not None and tried.room_first)
     next_ = (*tried.park, *tried.sleep) if isinstance(tried, Up) and tried.room_first and not tried.drop else ()
-    left = 0.0
+    left = dict[str, float]()
     for one in it.models.values():
         if one.wish is Wish.PARK and (one is model or (waits and devices & one.weights.keys())):
-            left += abs(one.park_s - (now - one.wished_at))  # one that is late may be as late again
+            left[one.region.name] = abs(one.park_s - (now - one.wished_at))  # one that is late may be as late again
         elif one.name in next_:
-            left += one.park_s
-    return left
+            left[one.region.name] = one.park_s
+    return sum(left.values())
 
 
 def a_turn(it: Picture, model: Model) -> float:
@@ -126,13 +126,15 @@ def a_turn(it: Picture, model: Model) -> float:
 
 def _together(it: Picture, device: str) -> int:
     """How many of those that are wanted fit on this device together."""
-    goes = parkable(it)
-    stay = together(one.weights for one in it.models.values() if one not in goes)
+    goes = {one.region.name for one in parkable(it)}
+    stay = together(region.here for region in it.regions.values() if region.name not in goes)
     most = it.most.get(device, 0) - stay.get(device, 0)
-    needs = []
+    needs, counted = list[int](), set[str]()
     for one in _wanted(it, device):
-        moved = one.weights_in(State.AWAKE).get(device, 0) if one in goes or not one.weights else 0
+        comes = (one.region.name in goes or not one.weights) and one.region.name not in counted
+        moved = it.weights_in(one, State.AWAKE).get(device, 0) if comes else 0
         needs.append(one.needs(it.beside_weights).get(device, 0) + moved)
+        counted.add(one.region.name)
     return max(sum(total <= most for total in itertools.accumulate(sorted(needs, reverse=True))), 1)
 
 
@@ -177,6 +179,7 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         bytes=dict(model.leases or model.needs(it.beside_weights)),
         asleep_bytes=dict(model.learned.asleep or model.rules.asleep),
         weights=dict(model.weights),
+        weights_name=model.region.name,
         parked=dict(model.parked),
         last_used=None if math.isinf(model.used_at) else rfc3339(wall - (now - model.used_at)),
         port=model.view.port if model.view is not None else None,

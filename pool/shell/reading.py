@@ -40,14 +40,18 @@ def weights(device: str, status: gms.Status) -> e.WeightsSeen:
     return e.WeightsSeen(device, here, dict(status.parked), left)
 
 
-def ledger(status: vram.Status, models: Container[str], said: Mapping[str, e.WeightsSeen]) -> e.LedgerSeen:
-    """`said`: what GMS of each device has. Without its word, what it has leased is as good as another program's."""
+def ledger(
+    status: vram.Status, models: Container[str], regions: Container[str], said: Mapping[str, e.WeightsSeen]
+) -> e.LedgerSeen:
+    """`regions`: what models' weights are called. `said`: what GMS of each device has. Without its word, what it has
+    leased is as good as another program's.
+    """
     leases: dict[str, dict[str, int]] = {}
     weights: dict[str, int] = {}
     others: dict[str, int] = {}
     for lease in status.leases:
-        model = model_of(lease.name)
-        is_weights = model in models or any(model in (one.here or {}) for one in said.values())
+        region = region_of(lease.name)
+        is_weights = region in regions or any(region in (one.here or {}) for one in said.values())
         known = lease.bytes.keys() <= said.keys() and is_weights
         mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
         for device, size in lease.bytes.items():
@@ -59,20 +63,20 @@ def ledger(status: vram.Status, models: Container[str], said: Mapping[str, e.Wei
 
 
 def _lacking(status: vram.Status) -> dict[str, dict[str, int]]:
-    """What each model that waits, for its engine or its weights, would need to be free, beyond what is."""
+    """What each model that waits, or weights that do, would need to be free, beyond what is."""
     free = {
         device.device: device.available if device.free is None else min(device.available, device.free)
         for device in status.devices
     }
     return {
-        model_of(waiter.name) or waiter.name: {
+        region_of(waiter.name) or waiter.name: {
             device: need - free[device] for device, need in waiter.needs.items() if need > free.get(device, need)
         }
         for waiter in status.waiters
     }
 
 
-def model_of(lease: str) -> str:
-    """Whose weights GMS has leased it for; empty: it is for something else."""
+def region_of(lease: str) -> str:
+    """Which weights GMS has leased it for; empty: it is for something else."""
     of, _, key = lease.rpartition("/")
     return key if of.startswith("gms/") else ""

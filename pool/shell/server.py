@@ -326,7 +326,7 @@ class Server(Shell):
         if not self._devices and status.devices:
             self._devices = tuple(device.device for device in status.devices)
             self.configure()
-        seen = reading.ledger(status, self.machine.models, self.machine.picture.gms)
+        seen = reading.ledger(status, self.machine.models, self.machine.picture.regions, self.machine.picture.gms)
         for name in (seen.room or {}).keys() - self._gms.keys():
             whom, away = gms.whom(self.options.run_dir, name), e.WeightsSeen(name, None)
             self._gms[name] = self._upstream(whom, gms, partial(self._on_gms, name), away)
@@ -358,10 +358,10 @@ class Server(Shell):
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
     def _do_park(self, effect: e.Park) -> None:
-        self._move("park", effect.model, e.ParkEnded, effect.most_s)
+        self._move("park", effect.weights, e.ParkEnded, effect.most_s)
 
     def _do_drop(self, effect: e.Drop) -> None:
-        self._move("drop", effect.model, e.DropEnded, MOST_DROP_S)
+        self._move("drop", effect.weights, e.DropEnded, MOST_DROP_S)
 
     def _move(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
         self._moves.do(

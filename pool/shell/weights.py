@@ -8,9 +8,9 @@ from pathlib import Path
 from sidecar.kernel import child_program
 
 
-def move(run_dir: Path, verb: str, model: str, most_s: float) -> str:
+def move(run_dir: Path, verb: str, name: str, most_s: float) -> str:
     """Parks or drops them. Returns why that wasn't done; empty: it was."""
-    return _run(child_program.words("gms.cli.gmsctl", "--run-dir", str(run_dir), verb, model), most_s)
+    return _run(child_program.words("gms.cli.gmsctl", "--run-dir", str(run_dir), verb, name), most_s)
 
 
 def _run(words: list[str], most_s: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -301,7 +302,36 @@ def test_a_pool_is_asked_for_the_same_command() -> None:
         "id": "i1", "name": "i1", "engine": "vllm", "arguments": ["/pvcs/local/hf/qwen", "--max-model-len=32768"],
         "environment": {"VLLM_CACHE_ROOT": "/pvcs/shared/vllm"}, "devices": ["GPU-0", "GPU-1"], "standby": True,
         "memory": {"GPU-0": 12 << 30, "GPU-1": 12 << 30}, "pin": True, "own_port": True,
+        "weights": building.weights_name(ask, ["GPU-0", "GPU-1"]),
     }  # fmt: skip
+
+
+_SERVE = "spec: {{containers: [{{name: inference-server, image: x, command: [vllm, serve, m, {}]}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "same"),
+    [
+        ("--max-num-seqs=4, --max-num-seqs, '8', --port=9", "priority: 3", True),
+        ("--max-model-len=8", "", False),
+        ("--tensor-parallel-size=2", "", False),
+        ("--max-num-seqs=4", "environment: {X: y}", False),
+        ("--max-num-seqs=4", "engine: reference", False),
+    ],
+)
+def test_instances_share_weights_where_they_differ_only_in_what_changes_nothing_of_these(
+    words: str, model: str, same: bool
+) -> None:
+    plain, asks = (building.ask(_pod(patch=_SERVE.format(w), model=m)) for w, m in (("", ""), (words, model)))
+    name = building.weights_name(plain, ["0", "1"])
+    assert re.fullmatch("w[0-9a-f]{15}", name)
+    assert (building.weights_name(asks, ["1", "0"]) == name) is same and plain.wish != asks.wish
+    assert building.weights_name(plain, ["0"]) != name, "they are another part of them there"
+
+
+def test_what_a_user_calls_the_weights_they_are_called() -> None:
+    asks = building.ask(_pod(model="weights: mine"))
+    assert building.launch(asks, "i1", ["0"])["weights"] == "mine"
 
 
 def test_any_other_program_is_started_where_the_pool_says() -> None:

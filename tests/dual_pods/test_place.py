@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dual_pods.rules import names
+from dual_pods.rules import building, names
 from dual_pods.rules.facts import Ask, Instance, Memory, Requester, Server, Told
 from dual_pods.rules.place import Place, View
 from pool.entries import State
@@ -133,3 +133,29 @@ def test_the_ledgers_of_a_node_are_one() -> None:
     view = _view(POOL)
     view.place.told = {"p": Told({}, {"0": Memory(8, 4)}), "q": Told({}, {"1": Memory(8, 2)})}
     assert set(view.memory) == {"0", "1"}
+
+
+@pytest.mark.parametrize(("holds", "needs"), [({"weights": {"0": 4}}, 6), ({"parked": {"0": 4}}, 10)])
+def test_a_launch_takes_no_room_for_weights_that_another_instance_has_there(holds: dict[str, Any], needs: int) -> None:
+    named = building.weights_name(ASK, ("0",))
+    assert _view(POOL, REQUESTER, told={"p": [_it(weights_name=named, **holds)]}).needs(REQUESTER, None) == {"0": needs}
+    assert _view(POOL, REQUESTER, told={"p": [_it(weights_name="w", **holds)]}).needs(REQUESTER, None) == {"0": 10}
+
+
+@pytest.mark.parametrize(
+    ("bound", "needs", "weights"),
+    [
+        ("none", "", {"a": 7, "b": 0, "c": 0, "other": 2}),  # with the one that was used longest ago
+        ("none", "w", {"a": 0, "b": 0, "c": 0, "other": 2}),
+        (QWEN, "", {"a": 0, "b": 0, "other": 2}),
+    ],
+)
+def test_weights_that_sleepers_share_come_free_once_and_not_while_another_one_stays(
+    bound: str, needs: str, weights: dict[str, int]
+) -> None:
+    def of(id: str, used: float) -> Instance:
+        return _it(id, weights={"0": 7}, weights_name="w", last_used=used)
+
+    its = [of("b", 2), of("a", 1), of(bound if bound == QWEN else "c", 3), _it("other", weights={"0": 2})]
+    view = _view(replace(POOL, bindings={bound: "r"}), REQUESTER, told={"p": its})
+    assert {it.id: it.weights.get("0", 0) for it in view.sleepers("", needs)} == weights

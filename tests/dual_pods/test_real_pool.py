@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gms.observer import Observer as Gms
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
 from tests.dual_pods.cluster import Cluster, ask, cluster
@@ -27,8 +28,9 @@ def it() -> Iterator[Cluster]:
         yield made
 
 
-def _request(it: Cluster, name: str, serves: str, seed: int, *, standby: bool = False) -> None:
-    model = f"{{engine: reference, arguments: ['--seed', '{seed}'], memory: 96MiB, standby: {str(standby).lower()}}}"
+def _request(it: Cluster, name: str, serves: str, seed: int, *more: str, standby: bool = False) -> None:
+    words = ["--seed", str(seed), *more]
+    model = f"{{engine: reference, arguments: {words}, memory: 96MiB, standby: {str(standby).lower()}}}"
     it.request(name, serves, model=model)
     it.until_ready(name)
 
@@ -68,6 +70,25 @@ def test_two_models_take_turns_on_one_accelerator(it: Cluster) -> None:
             _gone(it, name)
     until(lambda: it.states() == ["asleep", "asleep"], "both sleep")
     assert any(event.startswith("Waking") for event in it.events("llama-1")) and texts["qwen"] != texts["llama"]
+
+
+def test_an_instance_that_takes_more_requests_at_a_time_has_the_weights_of_the_one_that_sleeps(it: Cluster) -> None:
+    it.gpus["n1"] = ["host:d0"]
+
+    def written() -> tuple[dict[str, int], int]:
+        with Gms(it.directory / "run-n1", "host:d0") as gms:
+            status = gms.status()
+        regions = {one.key: one.generation for one in status.regions if one.policy == "shared" and one.bytes}
+        return regions, status.events["writing"]
+
+    _request(it, "a", "qwen", 1, "--max-batch", "2")
+    before, first = _text(it, "a", "qwen"), written()
+    assert len(first[0]) == first[1] == 1
+    _gone(it, "a")
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    _request(it, "b", "qwen", 1, "--max-batch", "8")
+    assert _text(it, "b", "qwen") == before and written() == first
+    assert it.states() == ["asleep", "awake"] and {one["weights_name"] for one in it.pool()["models"]} == {*first[0]}
 
 
 def test_two_requesters_of_one_model_have_an_instance_each_and_one_that_sleeps_isn_t_asked(it: Cluster) -> None:

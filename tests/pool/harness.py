@@ -140,7 +140,7 @@ class Pool:
             e.Park: "park",
             e.Drop: "drop",
         }
-        found = [(words[type(one)], one.model) for one in self.out if type(one) in words]
+        found = [(words[type(one)], getattr(one, "weights", "") or one.model) for one in self.out if type(one) in words]
         self.out.clear()
         return found
 

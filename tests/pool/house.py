@@ -3,8 +3,9 @@
 What must hold after every event (`HouseWorld.check`):
 
 * Never more bytes awake than the ledger has: it grants them, whatever the pool wishes; with all weights in the device.
-* Only weights of a model that sleeps, and isn't pinned, are parked, and never more than the host's memory may have.
-* Only weights of a model that has no engine and isn't pinned are dropped, and where requests wait for it only while
+* Weights that models share take their room once. They are parked only while all of these sleep and none is pinned, and
+  never more than the host's memory may have.
+* Dropped they are only while none of these has an engine and none is pinned, and where requests wait for one only while
   another is wanted, too; and no engine is ended that serves.
 * No stream is cut, and none is lost: each waits, is served, or is whole.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
@@ -15,7 +16,7 @@ How long requests wait, and what share of time swaps take, is measured (`test_po
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,10 +36,31 @@ GMSCTL_S = 0.3
 
 
 @dataclass
+class Region:
+    """Weights, of one model or of several."""
+
+    name: str
+    size: int
+    copy_s: float
+    engines: list["Engine"] = field(default_factory=list)
+    here: int = 0
+    """In the device."""
+    parked: int = 0
+    """And in host memory; both, while they are copied."""
+    copying: int = 0
+    """Grows with each park that begins, and ends; odd while one is under way."""
+    movers: list["Engine"] = field(default_factory=list)
+    """Who brings them back, or makes them, and who waits for that."""
+    stays: bool = False
+    """The next park, or drop, fails."""
+
+
+@dataclass(eq=False)
 class Engine:
     """A model's processes, its lock and its memory."""
 
     kind: Kind
+    region: Region
     running: bool = False
     ends: int = 0
     ready: bool = False
@@ -60,14 +82,6 @@ class Engine:
     frees_less: int = 0
     breaks: bool = False
     """The next wake fails."""
-    here: int = 0
-    """Its weights in the device."""
-    parked: int = 0
-    """And in host memory; both, while they are copied."""
-    copying: int = 0
-    """Grows with each park that begins, and ends; odd while one is under way."""
-    stays: bool = False
-    """The next park fails."""
 
     @property
     def view(self) -> e.LockView:
@@ -91,13 +105,22 @@ class HouseWorld(World):
         super().__init__(kinds, capacity, seed)
         self.host_memory = host_memory
         """Of which parked weights may have so much."""
-        self.engines = {kind.name: Engine(kind, running=loaded, ready=loaded) for kind in kinds}
-        for engine in self.engines.values() if loaded else ():
-            size = engine.kind.weights
-            fits = sum(one.here for one in self.engines.values()) + size <= capacity
-            engine.here = size if fits else 0
-            engine.parked = size if not fits and self.host_left() >= size else 0
-            engine.running = engine.ready = engine.here + engine.parked == size
+        self.entries = {
+            name: Entry(name=name, engine="reference", **(entries or {}).get(name, {})) for name in self.kinds
+        }
+        self.regions: dict[str, Region] = {}
+        self.engines: dict[str, Engine] = {}
+        for kind in kinds:
+            name = self.entries[kind.name].region
+            region = self.regions.setdefault(name, Region(name, kind.weights, kind.copy_s))
+            self.engines[kind.name] = engine = Engine(kind, region, running=loaded, ready=loaded)
+            region.engines.append(engine)
+        for region in self.regions.values() if loaded else ():
+            fits = sum(one.here for one in self.regions.values()) + region.size <= capacity
+            region.here = region.size if fits else 0
+            region.parked = region.size if not fits and self.host_left() >= region.size else 0
+            for engine in region.engines:
+                engine.running = engine.ready = region.here + region.parked == region.size
         self.memory: list[tuple[str, int]] = []
         """Who waits for memory, in the ledger's order."""
         self.loads: list[tuple[str, int]] = []
@@ -105,9 +128,6 @@ class HouseWorld(World):
         self.foreign = 0
         """Bytes that another program has."""
         self.host = host or e.HostRules()
-        self.entries = {
-            name: Entry(name=name, engine="reference", **(entries or {}).get(name, {})) for name in self.kinds
-        }
         self.away: set[str] = set()
         """`launcher`, `ledger`, or a model whose lock doesn't answer."""
         self.learned = e.Began({})
@@ -125,8 +145,8 @@ class HouseWorld(World):
         self.feed(self.learned)
         self.configure()
         self.tell_launcher()
-        for engine in self.engines.values():
-            self._copied(engine)  # what parked has ended with the pool
+        for region in self.regions.values():
+            self._copied(region)  # what parked has ended with the pool
         self.tell_gms()
         self.tell_ledger()
         for name in self.engines:
@@ -173,25 +193,27 @@ class HouseWorld(World):
                 raise WrongWorld(f"{name} is to be ended while it serves")
             self.after(0.0005, lambda: self.die(engine, again=False))
         elif isinstance(effect, e.Park):
-            self._may_park(self.engines[name])
-            self.after(GMSCTL_S, partial(self._park, self.engines[name], self.machine))
+            self._may_park(self.regions[effect.weights])
+            self.after(GMSCTL_S, partial(self._park, self.regions[effect.weights], self.machine))
         elif isinstance(effect, e.Drop):
-            self._may_drop(self.engines[name])
-            self.after(GMSCTL_S, partial(self._drop, self.engines[name], self.machine))
+            self._may_drop(self.regions[effect.weights])
+            self.after(GMSCTL_S, partial(self._drop, self.regions[effect.weights], self.machine))
         elif isinstance(effect, e.Save):
             self.learned = self.machine.learned()
 
-    def _may_park(self, engine: Engine) -> None:
+    def _may_park(self, region: Region) -> None:
         if "gms" in self.away:
-            raise WrongWorld(f"{engine.kind.name} is to be parked while GMS is away")
-        if engine.serving or self.machine.models[engine.kind.name].pinned:
-            raise WrongWorld(f"{engine.kind.name} is awake or pinned, and its weights are to be parked")
+            raise WrongWorld(f"{region.name} is to be parked while GMS is away")
+        if any(one.serving or self.machine.models[one.kind.name].pinned for one in region.engines):
+            raise WrongWorld(f"{region.name} is to be parked, and has a model that is awake or pinned")
 
-    def _may_drop(self, engine: Engine) -> None:
-        model = self.machine.models[engine.kind.name]
-        others = any(other.wants for other in self.machine.models.values() if other is not model)
-        if "gms" in self.away or engine.running or model.pinned or (model.demand.wants and not others):
-            raise WrongWorld(f"the weights of {engine.kind.name} are to be dropped, which may be needed")
+    def _may_drop(self, region: Region) -> None:
+        models = self.machine.models
+        these = [models[one.kind.name] for one in region.engines]
+        others = any(other.wants for other in models.values() if other not in these)
+        needed = any(one.pinned or (one.demand.wants and not others) for one in these)
+        if "gms" in self.away or any(one.running for one in region.engines) or needed:
+            raise WrongWorld(f"the weights {region.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
@@ -240,20 +262,24 @@ class HouseWorld(World):
         leases = {name: {DEVICE: one.leased} for name, one in self.engines.items() if one.leased and one.serving}
         room = {DEVICE: self.capacity - self.foreign}
         lacking = {
-            name: {DEVICE: missing}
-            for name, life in (*self.memory, *self.loads)
+            self.waits_as(name): {DEVICE: missing}
+            for name, life in (*self.loads, *self.memory)
             if self.engines[name].life == life and (missing := self._lacks(self.engines[name])) > 0
         }
         self.feed(e.LedgerSeen(None if "ledger" in self.away else room, leases, lacking))
 
+    def waits_as(self, name: str) -> str:
+        """A load waits in GMS' name."""
+        return name if self.engines[name].held else self.engines[name].region.name
+
     def tell_gms(self) -> None:
-        engines = self.engines.items()
-        here, parked = ({name: getattr(one, what) for name, one in engines} for what in ("here", "parked"))
+        regions = self.regions.items()
+        here, parked = ({name: getattr(one, what) for name, one in regions} for what in ("here", "parked"))
         away = e.WeightsSeen(DEVICE, None)
         self.feed(away if "gms" in self.away else e.WeightsSeen(DEVICE, here, parked, self.host_left()))
 
     def host_left(self) -> int:
-        return self.host_memory - sum(engine.parked for engine in self.engines.values())
+        return self.host_memory - sum(region.parked for region in self.regions.values())
 
     # -- engines and locks -----------------------------------------------------------------------------------------
 
@@ -277,17 +303,21 @@ class HouseWorld(World):
         self.tell_lock(engine.kind.name)
 
     def _ready(self, engine: Engine, life: int) -> None:
-        name = engine.kind.name
-        if engine.life == life and engine.running and engine.here < engine.kind.weights:
-            if engine.parked and not engine.copying % 2 and self._lacks(engine) > 0:
+        name, region = engine.kind.name, engine.region
+        if engine.life != life or not engine.running:
+            return
+        if engine in region.movers:
+            self._is_back(region)
+        if region.here < region.size or region.movers:
+            if region.parked and not region.movers and not region.copying % 2 and self._lacks(engine) > 0:
                 self.die(engine, again=True)  # what comes back is refused at once
                 return
             self.loads.append((name, life))
             self.after(LOAD_ROOM_S, lambda: self._unloadable(engine, life))
             self.lend()
             self.tell_ledger()
-        elif engine.life == life and engine.running:
-            engine.parked = engine.parked if engine.copying % 2 else 0
+        else:
+            region.parked = region.parked if region.copying % 2 else 0
             engine.ready = True
             self._grant(engine)
             self.tell_gms()
@@ -337,7 +367,7 @@ class HouseWorld(World):
             name, life = self.memory[0]
             engine = self.engines[name]
             if engine.life == life and engine.held:
-                if self._lacks(engine) > 0 or engine.copying % 2:
+                if self._lacks(engine) > 0 or engine.region.copying % 2:
                     return
                 engine.leased += engine.kind.bytes
                 takes = engine.kind.wake_s * self.chance.uniform(0.8, 1.2) + self._comes_back(engine)
@@ -346,65 +376,76 @@ class HouseWorld(World):
             self.memory.pop(0)
         for name, life in list(self.loads):
             engine = self.engines[name]
-            if engine.life != life or self._lacks(engine) <= 0:
+            if engine.life != life or (self._lacks(engine) <= 0 and not engine.region.movers):
                 self.loads.remove((name, life))
                 if engine.life == life:
                     self.after(self._comes_back(engine), partial(self._ready, engine, life))
 
     def _comes_back(self, engine: Engine) -> float:
-        """How long its weights take."""
-        engine.here, copied = engine.kind.weights, engine.parked
+        """How long its weights take. What another one brings back it awaits."""
+        region = engine.region
+        if region.here == region.size and not region.movers:
+            return 0.0
+        region.here = region.size
+        region.movers.append(engine)
         self.tell_gms()
-        return engine.kind.copy_s if copied else 0.0
+        return region.copy_s if region.parked else 0.0
+
+    def _is_back(self, region: Region) -> None:
+        """They are, whoever has brought them."""
+        region.movers.clear()
+        region.parked = 0
 
     def _lacks(self, engine: Engine) -> int:
         """What has to be free beside what is, for what its engine waits for."""
         kv = engine.kind.bytes if engine.held else 0
-        return self.leased() + kv + engine.kind.weights - engine.here - (self.capacity - self.foreign)
+        return self.leased() + kv + engine.region.size - engine.region.here - (self.capacity - self.foreign)
 
     def leased(self) -> int:
-        """With weights."""
-        return sum(engine.leased + engine.here for engine in self.engines.values())
+        """With weights: those of several models once."""
+        weights = sum(region.here for region in self.regions.values())
+        return weights + sum(engine.leased for engine in self.engines.values())
 
-    def _park(self, engine: Engine, by: Machine) -> None:
+    def _park(self, region: Region, by: Machine) -> None:
         """What `gmsctl park` does."""
         if by is not self.machine:
             return  # it has ended with its pool
-        size, name = engine.kind.weights, engine.kind.name
-        if engine.held or engine.parked or engine.here < size or engine.stays or self.host_left() < size:
-            why = "" if engine.parked and not engine.here else "a process reads, or there is no room"
-            engine.stays = False
-            self.feed(e.ParkEnded(name, why))
+        size, is_read = region.size, bool(region.movers) or any(one.held for one in region.engines)
+        if is_read or region.parked or region.here < size or region.stays or self.host_left() < size:
+            why = "" if region.parked and not region.here else "a process reads, or there is no room"
+            region.stays = False
+            self.feed(e.ParkEnded(region.name, why))
             return
-        engine.parked, engine.copying = size, engine.copying + 1
+        region.parked, region.copying = size, region.copying + 1
         self.tell_gms()
-        self.after(engine.kind.copy_s, partial(self._parked, engine, engine.copying))
+        self.after(region.copy_s, partial(self._parked, region, region.copying))
 
-    def _parked(self, engine: Engine, copying: int) -> None:
-        if engine.copying != copying:
+    def _parked(self, region: Region, copying: int) -> None:
+        if region.copying != copying:
             return
-        engine.copying, engine.here = copying + 1, 0
+        region.copying, region.here = copying + 1, 0
         if self.chance.random() < 0.5:  # whichever is heard first
             self.tell_gms()
-        self.feed(e.ParkEnded(engine.kind.name))
+        self.feed(e.ParkEnded(region.name))
         self.tell_gms()
         self.lend()
         self.tell_ledger()
 
-    def _copied(self, engine: Engine) -> None:
+    def _copied(self, region: Region) -> None:
         """A copy under way has come to nothing."""
-        if engine.copying % 2:
-            engine.copying, engine.parked = engine.copying + 1, 0
+        if region.copying % 2:
+            region.copying, region.parked = region.copying + 1, 0
 
-    def _drop(self, engine: Engine, by: Machine) -> None:
+    def _drop(self, region: Region, by: Machine) -> None:
         """What `gmsctl drop` does."""
         if by is not self.machine:
             return
-        why = "a process reads" if engine.running or engine.copying % 2 or engine.stays else ""
-        engine.stays = False
-        engine.here, engine.parked = (engine.here, engine.parked) if why else (0, 0)
+        is_read = any(one.running for one in region.engines) or region.copying % 2
+        why = "a process reads" if is_read or region.stays else ""
+        region.stays = False
+        region.here, region.parked = (region.here, region.parked) if why else (0, 0)
         self.drops += not why
-        self.feed(e.DropEnded(engine.kind.name, why))
+        self.feed(e.DropEnded(region.name, why))
         self.tell_gms()
         self.lend()
         self.tell_ledger()
@@ -425,7 +466,7 @@ class HouseWorld(World):
         self.moving.discard(name)
         if engine.life != life:
             return
-        engine.parked = 0  # its weights are back, whatever comes of the rest
+        self._is_back(engine.region)  # whatever comes of the rest
         self.tell_gms()
         if engine.breaks:
             engine.breaks, engine.leased = False, 0
@@ -435,7 +476,8 @@ class HouseWorld(World):
         engine.serving, engine.waked_at, engine.had = True, self.now, False
         self.awake.add(name)
         self.swaps += 1
-        if sum(self.kinds[one].bytes + self.kinds[one].weights for one in self.awake) > self.capacity:
+        weights = {self.engines[one].region.name: self.kinds[one].weights for one in self.awake}
+        if sum(self.kinds[one].bytes for one in self.awake) + sum(weights.values()) > self.capacity:
             raise WrongWorld(f"{self.awake} are awake together, and don't fit")
         self.tell_lock(name)
         self.tell_ledger()
@@ -492,8 +534,11 @@ class HouseWorld(World):
         """kill -9. `again`: its shim starts it again; else the launcher has ended it, or it can't be started."""
         name = engine.kind.name
         engine.life += 1
-        if engine.parked and not engine.copying % 2:
-            engine.here = 0  # what it was bringing back is where it was
+        region = engine.region
+        if engine in region.movers:
+            region.movers.remove(engine)
+            if not region.movers and not region.copying % 2:
+                region.here = 0  # what it was bringing back is where it was
         self.tell_gms()
         self.pause_all(name)
         self.awake.discard(name)

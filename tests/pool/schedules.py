@@ -7,6 +7,7 @@ each request has to be answered whole: nothing hangs, nothing is lost.
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from pool.entries import Entry
@@ -24,6 +25,8 @@ def world_of(chance: random.Random) -> HouseWorld:
     weighs = chance.choice(((0,), (5, 10, 30, 40)))
     many = [_kind(name, weighs, chance) for name in names]
     entries = {name: _entry(chance) for name in names}
+    if chance.random() < 0.5:
+        _share(many, entries, chance)
     host = e.HostRules(
         swap_share=chance.choice((0.05, 0.1, 0.5)),
         drain_s=chance.choice((0.0, 1.0, 5.0)),
@@ -41,6 +44,17 @@ def _kind(name: str, weighs: tuple[int, ...], chance: random.Random) -> Kind:
     size = chance.choice((20, 45, 60, 90))
     times = chance.uniform(0.02, 2), chance.uniform(0.01, 1), chance.uniform(1, 20)
     return Kind(name, size, *times, weights=min(chance.choice(weighs), 100 - size), copy_s=chance.uniform(0.05, 2))
+
+
+def _share(many: list[Kind], entries: dict[str, dict[str, Any]], chance: random.Random) -> None:
+    """Some have one copy of their weights, be it called as one of them is or otherwise."""
+    called = chance.choice(("w", many[0].name))
+    most = min(100 - kind.bytes for kind in many)
+    first = many[0]
+    for number, kind in enumerate(many):
+        if chance.random() < 0.6 or kind.name == called:
+            many[number] = replace(kind, weights=min(first.weights, most), copy_s=first.copy_s)
+            entries[kind.name]["weights"] = called
 
 
 def _entry(chance: random.Random) -> dict[str, Any]:
@@ -111,7 +125,7 @@ class Schedule:
         self.world.engines[self.name()].frees_less = self.chance.choice((1, 10))
 
     def stays(self) -> None:
-        self.world.engines[self.name()].stays = True
+        self.world.engines[self.name()].region.stays = True
 
     def foreign(self) -> None:
         self.world.foreign = self.chance.choice((0, 0, 10, 40, 99))
@@ -151,8 +165,9 @@ class Schedule:
 
     def reload(self) -> None:
         name = self.name()
-        entry = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
-        self.world.entries[name] = Entry(name=name, engine="reference", **{**_entry(self.chance), **entry})
+        entry: dict[str, Any] = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
+        entry |= {**_entry(self.chance), "weights": self.world.entries[name].weights}
+        self.world.entries[name] = Entry(name=name, engine="reference", **entry)
         self.world.configure()
 
     def heal(self) -> None:
@@ -160,11 +175,12 @@ class Schedule:
         world.away.clear()
         world.foreign = 0
         for engine in world.engines.values():
-            engine.breaks, engine.frees_less, engine.stays = False, 0, False
+            engine.breaks, engine.frees_less, engine.region.stays = False, 0, False
             waits = (engine.kind.name, engine.life) in world.memory
             if not engine.serving and not engine.draining and (waits or not engine.held):
                 engine.leased = 0
-            world.entries[engine.kind.name] = Entry(name=engine.kind.name, engine="reference")
+            name, weights = engine.kind.name, world.entries[engine.kind.name].weights
+            world.entries[name] = Entry(name=name, engine="reference", weights=weights)
             world.feed(e.Asked(5, m.Command(number=1, verb="unpin", name=engine.kind.name)))
         world.configure()
         self.tell_all()

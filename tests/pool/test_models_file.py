@@ -74,6 +74,10 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, devices: ['host:1']}}", "a: devices: host:1 is none of this host's; is host:0 meant?"),
         ("models: {a: {engine: reference, snapshot: /tmp/s}, b: {engine: reference, snapshot: /tmp/./s}}",
          "a: snapshot: b has its own there"),
+        ("models: {a: {engine: reference, weights: w}, b: {engine: vllm, arguments: [m], weights: w, devices: ['host:0']}}",
+         "a: weights: b has them, too, and they can't be the same with other engine and devices"),
+        ("models: {a: {engine: reference}, b: {engine: reference, weights: a, devices: ['host:0']}}", "b: weights: a has"),
+        ("models: {a: {engine: command, command: [sh, '{port}'], weights: w}}", "a: weights: a command has none"),
         ("models: {a: {engine: reference, snapshot: /nowhere/at/all}}", "a: snapshot: there is no directory /nowhere/at"),
         ("models: {pool: {engine: reference}}", "pool: a part of failover models up is called pool"),
         ("models: {a: {remote: {url: 'http://[::1:8080/v1'}}}", "a: remote: url: http://[::1:8080/v1 is no address"),
@@ -90,6 +94,12 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
 def test_what_cant_be_right_is_said_in_a_sentence(text: str, said: str) -> None:
     file = msgspec.structs.replace(of(text), devices=["host:0"])
     assert any(said in sentence for sentence in wrong(file, TOTALS)), wrong(file, TOTALS)
+
+
+def test_models_that_share_their_weights_may_share_a_snapshot_of_them() -> None:
+    models = "a: {engine: reference, snapshot: /tmp/s}, b: {engine: reference, weights: a, snapshot: /tmp/s}"
+    file = msgspec.structs.replace(of(f"models: {{{models}}}"), devices=["host:0"])
+    assert wrong(file, TOTALS) == []
 
 
 def test_what_only_a_name_tells_is_no_reason_to_refuse_a_model() -> None:

@@ -1193,7 +1193,7 @@ def test_a_park_that_fails_once_ends_no_engine_and_one_that_goes_on_failing_does
         assert pool.wishes() == [("park", "a")], "its GMS has been killed, say"
         pool.feed(e.ParkEnded("a", "this server is new"))
         said, ended_after = pool.wishes(), pool.now - began
-        pool.advance(pool.machine.models["a"].parking.again_at - pool.now)
+        pool.advance(pool.machine.models["a"].region.parking.again_at - pool.now)
     assert ended_after > 30
     assert said == [("end", "a")]
 
@@ -1381,7 +1381,7 @@ def test_weights_that_move_are_news_and_the_same_again_is_none() -> None:
 def test_until_it_was_measured_a_wake_that_brings_weights_back_takes_a_wake_and_the_copy() -> None:
     pool = crowded()
     c = pool.machine.models["c"]
-    c.parked, c.learned = {GPU: 8 << 30}, e.Learned(wake_s=2.0)
+    c.region.parked, c.learned = {GPU: 8 << 30}, e.Learned(wake_s=2.0)
     assert c.wake_s == 6.0
     c.learned = e.Learned()
     assert c.wake_s == 5.0

@@ -51,10 +51,10 @@ def test_what_models_may_have_is_without_what_others_have_and_with_their_weights
     waiters = [vm.WaiterState(name, "h", 1, {"gpu": 25}, 0, "", "") for name in ("b", "gms/gpu/c")]
     leases = [lease("a", 10), lease("gms/gpu/a", 20), lease("another", 7), lease("gms/gpu/gone", 3)]
     status = vm.Status([gpu], leases, 4, waiters, 2, "", "", {}, [], "", "", 1)
-    unheard = reading.ledger(status, {"a"}, {})
+    unheard = reading.ledger(status, {"a"}, {"a"}, {})
     assert (unheard.room, unheard.leases) == ({"gpu": 100 - 5 - 15 - 30}, {"a": {"gpu": 10}})
     assert unheard.lacking == {"b": {"gpu": 15}, "c": {"gpu": 15}}
-    heard = reading.ledger(status, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 20, "gone": 3})})
+    heard = reading.ledger(status, {"a"}, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 20, "gone": 3})})
     assert heard.room == {"gpu": 100 - 5 - 15 - 7}, "weights are the models', also of one that is no more"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pool.entries import Entry
 from pool.rules import events as e
-from pool.rules.model import Demand, Model
+from pool.rules.model import Demand, Model, Region
 from pool.rules.turns import BEGIN_S, SwapBudget, effective, lazy, may_sleep
 
 NOW = 1000.0
@@ -20,8 +20,8 @@ def model(
     name: str = "m", *, demand: dict[str, Any] | None = None, entry: dict[str, Any] | None = None, **more: Any
 ) -> Model:
     rules = e.ModelRules(entry=Entry(name=name, **(entry or {})), devices=("gpu",), bytes={"gpu": 60})
-    made = Model(rules, child=e.Child(True), view=SERVING, away=False, since=NOW - 100, used_at=NOW - 50, begun=True,
-                 learned=e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S))  # fmt: skip
+    made = Model(rules, Region(name), child=e.Child(True), view=SERVING, away=False, since=NOW - 100, used_at=NOW - 50,
+                 begun=True, learned=e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S))  # fmt: skip
     made.demand = Demand(**(demand or {}))
     for key, value in more.items():
         setattr(made, key, value)
