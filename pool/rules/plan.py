@@ -62,7 +62,7 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
         why = "it was taken out of models.yaml" if model.leaving else model.outdated
         if model.state is State.AWAKE:
             yield Down(model.name, why)
-        elif model.state in (State.ASLEEP, State.LOADING, State.FAILED):
+        elif model.state in (State.ASLEEP, State.FAILED) or _loads(model):
             yield Down(model.name, why, end=True)
 
 
@@ -90,6 +90,11 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
 def no_engine(model: Model) -> bool:
     """It is to be awake, and no engine has its lock: its last one has died, say, and no other is ready."""
     return model.state is State.WAKING and model.view is not None and not model.view.held
+
+
+def _loads(model: Model) -> bool:
+    """It may have been waked meanwhile: its lock isn't at rest then."""
+    return model.state is State.LOADING or (no_engine(model) and model.view is not None and not model.view.ready)
 
 
 def stays(model: Model, now: float) -> bool:
@@ -168,11 +173,11 @@ def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, i
     """What one that wakes or loads waits for in the ledger; or what its weights take that come back from host memory:
     GMS refuses that at once where the device is full, and its engine tries again and again.
     """
-    if model.state is State.WAKING or model.lacking:
+    if model.lacking:
         return model.lacking if model.state in (State.WAKING, State.LOADING) else {}
-    if model.state is not State.LOADING or not model.child.running:
+    if not _loads(model) or not model.child.running:
         return {}
-    beside = model.bytes(State.LOADING, it.beside_weights)  # which the ledger will ask for, where it isn't free
+    beside = model.bytes(model.state, it.beside_weights)  # which the ledger will ask for, where it isn't free
     short = {device: min(size, -free.get(device, 0) - beside.get(device, 0)) for device, size in _coming(model).items()}
     return {device: size for device, size in short.items() if size > 0}
 

@@ -145,10 +145,10 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
 
 
 def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
-    """Those behind it whose engines wait for room for their weights, for which nothing gives way."""
+    """Those behind it, or that no request needs, whose engines wait for room for their weights and get none."""
     found = [one for one in it.models.values() if one.state is State.LOADING and one.lacking and acts(one)]
     found = [one for one in found if not one.behind and now >= one.lacks_since + LACKS_S and not one.pinned]
-    return [one for one in found if rank(it, up, now) < rank(it, one, now)]
+    return [one for one in found if up.wants > one.wants or rank(it, up, now) < rank(it, one, now)]
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:

@@ -77,7 +77,8 @@ def may_sleep(up: Model, down: Model, price: float, host: HostRules, budget: Swa
     if down.pinned or down.away or down.view is None:
         return never
     if down.state is State.WAKING:  # no engine of it is there: its last one has died, say, and no other is ready
-        at = math.inf if down.view.held else down.since + max(down.wake_s, BEGIN_S)
+        waits = down.view.held or (lazy(up) and down.demand.wants)
+        at = math.inf if waits else down.since + max(down.wake_s, BEGIN_S)
         return When(at, at)
     cost, devices = cost_of(up, down), down.rules.devices
     least = max(down.since + down.rules.entry.loaded_at_least_s, down.sleep_at)

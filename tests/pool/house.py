@@ -223,7 +223,8 @@ class HouseWorld(World):
             raise WrongWorld(f"{entry.name} is pinned, and is to sleep: {why}")
         if engine.serving and awake_s < entry.loaded_at_least_s - 1e-6:
             raise WrongWorld(f"{entry.name} is to sleep after {awake_s:.3f} s: {why}")
-        if engine.serving and not engine.had and self.waiting[entry.name] and awake_s < BEGIN_S - 1e-6:
+        waits = self.waiting[entry.name] and self.machine.doors  # with a door that dies, its requests have gone
+        if engine.serving and not engine.had and waits and awake_s < BEGIN_S - 1e-6:
             raise WrongWorld(f"{entry.name} was waked for a request, and is to sleep before it had it")
 
     # -- what it is told -------------------------------------------------------------------------------------------

@@ -1289,6 +1289,33 @@ def test_one_that_died_while_its_weights_were_parked_has_room_made_to_load_them_
     assert pool.wishes() == [("park", "b")]
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_one_that_a_person_waked_while_it_loads_is_one_that_loads(changed: bool) -> None:
+    pool = full()
+    pool.lock("c", resting=False)
+    assert pool.state("c") is State.WAKING
+    if changed:
+        pool.entries["c"] = {"arguments": ["other"]}
+        pool.configure("abc")
+        assert pool.wishes() == [("end", "c")]
+        return
+    pool.room(80)
+    pool.wants("c")
+    assert pool.wishes() == [("end", "b")], "room is made for its weights"
+
+
+def test_one_that_loads_in_vain_and_that_no_request_needs_is_ended_for_one_that_has_requests() -> None:
+    pool = Pool("bf", sizes={"b": 60, "f": 20})
+    ends(pool, "f")
+    pool.weights(0, b=30)
+    pool.launcher(f=e.Child(True, ends=1))
+    pool.lock("f", resting=True)
+    pool.room(f=10)
+    pool.wants("b")
+    pool.advance(1)
+    assert pool.wishes() == [("end", "f"), ("wake", "b")]
+
+
 def test_what_an_engine_leases_beside_weights_that_fit_is_for_the_ledger_to_wait_for() -> None:
     pool = full()
     pool.lock("c", resting=True)

@@ -152,5 +152,7 @@ def test_for_the_default_model_others_have_to_have_been_idle_for_a_while_and_the
 def test_what_no_request_waits_for_interrupts_no_answer() -> None:
     pinned = model("up", pinned=True)
     assert lazy(pinned) and asked(model(demand=BUSY), pinned) == NEVER
+    wakes = e.LockView(resting=False)
+    assert asked(model(demand={"waiting": 1}, view=wakes), pinned) == NEVER != asked(model(view=wakes), pinned)
     pinned.asked_at = NOW
     assert not lazy(pinned) and asked(model(demand=BUSY), pinned)[1] == 0.0
