@@ -512,7 +512,7 @@ class Machine:
 
     @property
     def _names(self) -> set[str]:
-        """Of all models, and of their weights."""
+        """Those of all models, and of their weights."""
         return {*self.models, *self.picture.regions}
 
     def _watch_states(self) -> None:

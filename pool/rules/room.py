@@ -252,7 +252,7 @@ def droppable(it: Picture, up: Model, now: float) -> list[Model]:
 
 
 def _leads(it: Picture, up: Model | None, missed: Callable[[Model], tuple[Any, ...]]) -> list[Model]:
-    """Of those that share weights in the device the one that is missed most; but none that shares those of `up`."""
+    """The one that is missed most of those that share weights in the device; but none that shares those of `up`."""
     regions = [region for region in it.regions.values() if region.here and (up is None or region is not up.region)]
     return [max(region.models, key=missed) for region in regions]
 
