@@ -73,3 +73,16 @@ def test_a_lease_of_which_nothing_would_stay_is_given_back_first() -> None:
     client = Client()
     client.feed(c.Change(2, 7, {"third": 5}))
     assert isinstance(client.told[-1], c.Denied) and "give it back, and reserve anew" in client.told[-1].why
+
+
+def test_that_a_lease_outlives_its_holder_and_what_was_found_is_said_and_said_again_to_the_next_server() -> None:
+    client = Client()
+    client.feed(c.Want(2, "y", {"gpu": 5}, outlives=True, found={"gpu": 5}))
+    (asked,) = client.said
+    assert asked.outlives is True and asked.found == {"gpu": 5}
+    client.hears(m.Granted(number=2, lease=8, bytes={"gpu": 5}))
+    client.feed(c.Disconnected())
+    client.said.clear()
+    client.feed(c.Connected(life=(1, 1)))
+    (hello,) = client.said
+    assert [bool(claim.outlives) for claim in hello.claims] == [False, True]

@@ -797,6 +797,90 @@ def test_a_lease_that_outlives_its_holder_is_no_heirs(world: World) -> None:
     assert world.device().leased == 0 and world.device().returning == 60
 
 
+def test_what_was_found_and_has_been_freed_since_needs_room_as_all_does(world: World) -> None:
+    """(The simulator's seed 1296.)"""
+    gms, b = server_of_weights(world, 30), world.tree("b")
+    b.reserve(100, evictable=False)
+    del world.used["engine"]
+    gms.dies()
+    after = world.tree("the next")
+    after.reserve(30, "gms/gpu/a", outlives=True, found={GPU: 30})
+    world.advance(3)
+    assert (b.has, after.has) == (100, 0) and world.alarms == ""
+
+
+def test_only_what_was_kept_under_its_name_is_found_and_each_byte_once(world: World) -> None:
+    first, second = world.tree("gms"), world.tree("other")
+    first.reserve(20, "gms/gpu/a", outlives=True)
+    second.reserve(30, "gms/gpu/b", outlives=True)
+    world.used["engine"] = 50
+    first.resize(first.lease, 10)
+    world.advance(3)
+    first.dies()
+    second.dies()
+    world.used["engine"] = 50
+    world.advance(1)
+    assert world.device().returning == 50
+    after = world.tree("gms")
+    after.reserve(10, "gms/gpu/a", outlives=True, found={GPU: 10})
+    assert after.has == 10 and world.device().returning == 40
+
+
+def test_what_is_found_of_two_earlier_holders_is_no_more_than_that(world: World) -> None:
+    server_of_weights(world, 20).dies()
+    world.used["engine"] = 20
+    again = world.tree("gms")
+    again.reserve(30, "gms/gpu/a", outlives=True)
+    world.used["engine"] = 50
+    again.dies()
+    world.used["engine"] = 50
+    world.advance(1)
+    assert world.device().returning == 50
+    after = world.tree("gms")
+    after.reserve(30, "gms/gpu/a", outlives=True, found={GPU: 30})
+    assert after.has == 30 and (world.device().returning, world.device().available) == (20, 50)
+
+
+def test_what_was_asked_for_and_what_was_late_is_an_alarm_no_more_once_it_outlives_its_holder(world: World) -> None:
+    gms = world.tree("gms")
+    gms.reserve(60, "gms/gpu/a", outlives=True)
+    world.used["engine"] = 60
+    gms.resize(gms.lease, 40)
+    b = world.tree("b")
+    b.reserve(50)
+    world.advance(world.config.ask_s + 5)
+    assert "said that it has given back" in world.alarms and "was asked to give back" in world.alarms
+    gms.dies()
+    assert world.alarms == ""
+
+
+def test_kept_bytes_of_several_names_are_together_no_more_than_what_is_in_use(world: World) -> None:
+    first, second = world.tree("gms"), world.tree("other")
+    first.reserve(40, "gms/gpu/a", outlives=True)
+    second.reserve(40, "gms/gpu/b", outlives=True)
+    world.used["engine"] = 80
+    world.advance(3)
+    first.dies()
+    second.dies()
+    world.used["engine"] = 50
+    world.advance(1)
+    assert world.device().returning == 50
+
+
+def test_what_others_have_is_forgotten_only_as_far_as_no_reading_shows_it(world: World) -> None:
+    world.used["training"] = 40
+    a, b = world.tree("a"), world.tree("b")
+    a.reserve(20, evictable=False)
+    world.advance(world.config.foreign_s - 10)
+    world.used[a.name] = 20  # from here on all of it is shown again
+    world.advance(20)
+    b.reserve(30)
+    world.advance(world.config.foreign_s - 10)
+    assert world.device().foreign == 40
+    world.advance(20)
+    assert world.device().foreign == 10, "of which it is certain"
+
+
 # -- V8: who is next ---------------------------------------------------------------------------------------------------
 
 

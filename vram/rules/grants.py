@@ -53,12 +53,11 @@ class Grants(Part):
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
         lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *self.queue.outlived(waiter)]
-        foreign = waiter.found
+        foreign = self.queue.foreign(waiter)
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
         for old, part in again:
             self._has_again(waiter, old, part)
-            foreign = minus(foreign, part)
         if lease is None:
             lease = self.leases.add(Lease(self._number(), waiter.name, waiter.tree, dict(some(waiter.needs))))
         elif lease.tree is None:  # an heir; what it doesn't need is free

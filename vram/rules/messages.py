@@ -72,7 +72,9 @@ class Reserve(Message, frozen=True):
     outlives: bool | UnsetType = UNSET
     """Other processes keep what it has: the end of its holder doesn't free it."""
     found: Bytes | UnsetType = UNSET
-    """So much of it is in use already: made by an earlier holder of the name, it has come to the sender."""
+    """So much of it is in use already: made by an earlier holder of the name, it has come to the sender. As far as that
+    is known to be in use, it needs no room.
+    """
 
 
 class Resize(Message, frozen=True):

@@ -38,7 +38,7 @@ class Queue(Part):
     def lacks(self, waiter: Waiter) -> Bytes:
         """What it has already, inherits, or has found in use, it doesn't wait for."""
         has = self._has(waiter)
-        return minus(waiter.needs, plus(has.bytes if has is not None else {}, waiter.found))
+        return minus(waiter.needs, plus(has.bytes if has is not None else {}, self._found(waiter)))
 
     def again(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
         """What its tree said that it has given back under this name, and still has: lacking to all others. It may have
@@ -52,6 +52,20 @@ class Queue(Part):
                 found.append((lease, some(part)))
                 short = minus(short, part)
         return found
+
+    def _found(self, waiter: Waiter) -> Bytes:
+        """What it has found, as far as that is in use by all that is known: it may have been freed since."""
+        found = self.foreign(waiter)
+        for _, part in self.outlived(waiter):
+            found = plus(found, part)
+        return found
+
+    def foreign(self, waiter: Waiter) -> Bytes:
+        """What of that which it has found is foreign."""
+        left = waiter.found
+        for _, part in self.outlived(waiter):
+            left = minus(left, part)
+        return some({device: min(count, self.devices.foreign[device]) for device, count in left.items()})
 
     def outlived(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
         """What of that which it has found counts as an earlier holder's still."""
@@ -148,7 +162,7 @@ class Queue(Part):
     def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, again: Mapping[str, int]) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
         # What a dead holder had is to be seen free, too.
-        new = lacks if waiter.lease is not None else minus(waiter.needs, waiter.found)
+        new = lacks if waiter.lease is not None else minus(waiter.needs, self._found(waiter))
         needs = {d: need + self.taken[d] - again.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
         if not needs or self.memory.fits(needs):
             return True
