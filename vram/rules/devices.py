@@ -10,7 +10,7 @@ from collections import Counter
 
 from evidence.rules.events import MemoryRead
 from vram.rules.events import Config
-from vram.rules.leases import Lease, Leases, minus, some
+from vram.rules.leases import Lease, Leases, some
 from vram.rules.messages import Bytes
 
 
@@ -88,14 +88,6 @@ class Devices:
             least = self.used.get(device, 0) - self.leases.counted(device)
             known = min(self._known_foreign.get(device, 0), self.foreign[device])
             self.foreign[device] = max(self.foreign[device] - count, least, known)
-
-    def found(self, bytes: Bytes) -> Bytes:
-        """A lease has so much of which no other told, and which is in use: foreign until now. Returns what was."""
-        were = dict(self.foreign)
-        for device, count in bytes.items():
-            least = self.used.get(device, 0) - self.leases.counted(device)
-            self.foreign[device] = max(self.foreign[device] - count, least, 0)
-        return minus(were, self.foreign)
 
     def ended(self, bytes: Bytes) -> None:
         """What a lease had is free, by proof or by its holder's word: less may be in use soon."""

@@ -77,7 +77,7 @@ class Grants(Part):
             lease.inherited = True
             for device, count in foreign.items():
                 self.context.note("found", name=lease.name, tree=waiter.tree.name, device=device, bytes=count)
-            foreign = self.devices.found(foreign)
+            self.devices.foreign.subtract(foreign)
         self.disk.owe_next(Telling(waiter.tree, waiter.number, lease, waiter, before, again, foreign))
 
     def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
