@@ -57,15 +57,14 @@ class Leftovers:
             if not one.ends and name not in it.models and (one.runs or name not in it.regions):
                 one.ends = True
                 context.out.append(e.End(name))
-            heard = it.room is not None and it.room.keys() <= it.gms.keys() - it.gms_away
             runs = any(other.runs for other in self.of.values())  # it may have these weights
-            if runs or one.drops or not heard or context.wait_until(one.dropping.again_at):
+            if runs or one.drops or context.wait_until(one.dropping.again_at):
                 continue
-            there = any((said.here or {}).get(name) or said.parked.get(name) for said in it.gms.values())
-            if there and name not in it.regions:
+            heard = {device: said for device, said in it.gms.items() if device not in it.gms_away}
+            if name not in it.regions and any((g.here or {}).get(name) or g.parked.get(name) for g in heard.values()):
                 one.drops = True
                 context.out.append(e.Drop(name))
-            else:
+            elif it.room is not None and it.room.keys() <= heard.keys():
                 self._gone(name)
 
     def _gone(self, name: str) -> None:

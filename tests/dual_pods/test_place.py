@@ -142,6 +142,15 @@ def test_a_launch_takes_no_room_for_weights_that_another_instance_has_there(hold
     assert _view(POOL, REQUESTER, told={"p": [_it(weights_name="w", **holds)]}).needs(REQUESTER, None) == {"0": 10}
 
 
+def test_a_wake_takes_no_room_for_its_own_weights_once_and_a_command_has_none_in_gms() -> None:
+    named = building.weights_name(ASK, ("0",))
+    its = _it(weights={"0": 4}, bytes={"0": 7}, weights_name=named)
+    view = _view(POOL, REQUESTER, told={"p": [its]})
+    assert view.needs(REQUESTER, view.find("i")) == {"0": 7}
+    command = replace(REQUESTER, ask=replace(ASK, entry={"engine": "command"}))
+    assert _view(POOL, command, told={"p": [replace(its, weights_name="")]}).needs(command, None) == {"0": 10}
+
+
 @pytest.mark.parametrize(
     ("bound", "needs", "weights"),
     [

@@ -618,6 +618,13 @@ def test_nothing_is_dropped_of_what_no_pool_had_nor_while_gms_is_away_nor_of_one
     assert pool.wishes() == [("end", "c"), ("drop", "c")]
 
 
+def test_of_a_device_that_no_gms_serves_nothing_is_awaited_before_weights_are_dropped_elsewhere() -> None:
+    pool = begun_without("c", runs=False)
+    pool.feed(e.LedgerSeen({GPU: 100, "another": 100}))
+    pool.weights(c=20)
+    assert pool.wishes() == [("drop", "c")]
+
+
 def test_what_runs_and_no_pool_knows_any_more_is_ended_as_the_launcher_starts_what_pools_say() -> None:
     pool = Pool()
     pool.launcher(lost=e.Child(True))

@@ -137,6 +137,31 @@ def test_what_no_model_has_any_more_after_this_pool_began_is_dropped_and_what_on
     assert ("drop", "w") in pool.wishes()
 
 
+def test_one_that_is_taken_out_ends_though_another_has_weights_of_its_name_and_what_runs_keeps_none_of_others() -> None:
+    before = Pool("ab", entries={"b": {"weights": "a"}})
+    pool = Pool("b", entries={"b": {"weights": "a"}}, running=False, began=before.machine.learned())
+    pool.weights(a=30)
+    assert pool.wishes() == []
+    pool.launcher(a=e.Child(True))
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1), b=e.Child(True))
+    pool.advance(60)
+    assert pool.wishes() == [], "b has them"
+    pool = Pool("b", began=shared().machine.learned())
+    pool.weights(w=30, b=30)
+    assert ("drop", "w") in pool.wishes(), "b runs, and has others"
+
+
+def test_what_one_gives_back_of_weights_that_come_is_what_isnt_there_yet_unless_another_needs_them_too() -> None:
+    pool = shared()
+    pool.weights(parked={"w": 30}, w=10)
+    pool.wants("a")
+    it, a = pool.machine.picture, pool.machine.models["a"]
+    assert (it.weights_in(a, State.WAKING), it.weights_in(a, State.ASLEEP)) == ({GPU: 30}, {GPU: 10})
+    pool.wants("b")
+    assert (it.weights_in(a, State.WAKING), it.weights_in(a, State.ASLEEP)) == ({GPU: 30}, {GPU: 30})
+
+
 def test_a_model_that_is_to_have_other_weights_has_those_it_was_started_with_until_it_has_ended() -> None:
     pool = Pool("a", sizes={"a": 30})
     pool.weights(a=20)
