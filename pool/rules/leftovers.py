@@ -53,12 +53,12 @@ class Leftovers:
 
     def clear(self) -> None:
         it, context = self._picture, self._context
+        any_runs = any(one.runs for one in self.of.values())  # any of them may have the weights of any
         for name, one in list(self.of.items()) if it.launched else ():
             if not one.ends and name not in it.models and (one.runs or name not in it.regions):
                 one.ends = True
                 context.out.append(e.End(name))
-            runs = any(other.runs for other in self.of.values())  # it may have these weights
-            if runs or one.drops or context.wait_until(one.dropping.again_at):
+            if any_runs or one.drops or context.wait_until(one.dropping.again_at):
                 continue
             heard = {device: said for device, said in it.gms.items() if device not in it.gms_away}
             if name not in it.regions and any((g.here or {}).get(name) or g.parked.get(name) for g in heard.values()):

@@ -2,6 +2,7 @@
 leaves none to be closed again, when it may be another file's.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from lockserver.client import LockClient
 from sidecar.kernel.durable import DirectoryLock
 from sidecar.kernel.lifelock import LifeLock, LifeProbe
 from sidecar.kernel.path_watch import OpenDirectory, PathWatch
-from tests.support.interruptions import Interrupted
+from tests.support.interruptions import Interrupted, each_close_interrupted
 
 
 def probe(directory: Path) -> LifeProbe | None:
@@ -35,21 +36,11 @@ def probe(directory: Path) -> LifeProbe | None:
 def test_none_is_closed_again_after_an_interruption(
     make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(fd: int) -> None:
-        closed.append(fd)
-        close(fd)
-        raise Interrupted
-
-    closed: list[int] = []
-    close = os.close
     made = make(tmp_path)
-    with monkeypatch.context() as changed:
-        changed.setattr(os, "close", interrupted)
+    with each_close_interrupted(monkeypatch) as closed:
         for _ in range(5):
-            try:
+            with contextlib.suppress(Interrupted):
                 made.close()
-            except Interrupted:
-                continue
     assert closed and len(closed) == len(set(closed))
 
 

@@ -1,17 +1,35 @@
 """What a signal handler raises: at a time, in a call that waits, or before any one instruction of ours."""
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from sidecar.machine.client_loop import ClientLoop
 
 
 class Interrupted(Exception):
     """What the handler raises."""
+
+
+@contextlib.contextmanager
+def each_close_interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Within, what closes a descriptor is interrupted as soon as it has. Which they were."""
+    closed, close = list[int](), os.close
+
+    def interrupted(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+        raise Interrupted
+
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "close", interrupted)
+        yield closed
 
 
 @contextlib.contextmanager

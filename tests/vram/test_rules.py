@@ -632,6 +632,21 @@ def server_of_weights(world: World, count: int, **more: Any) -> Tree:
     return gms
 
 
+def two_servers_die(world: World, a: int, b: int, *, given_back: int, kept: int) -> None:
+    """Of what they have made other processes keep so much. The first has said that it gives some back."""
+    first, second = world.tree("gms"), world.tree("other")
+    first.reserve(a, "gms/gpu/a", outlives=True)
+    second.reserve(b, "gms/gpu/b", outlives=True)
+    world.used["engine"] = a + b
+    if given_back:
+        first.resize(first.lease, a - given_back)
+    world.advance(3)
+    first.dies()
+    second.dies()
+    world.used["engine"] = kept
+    world.advance(1)
+
+
 def test_what_outlives_its_holder_is_the_next_ones_that_has_found_it_without_room_for_it(world: World) -> None:
     server_of_weights(world, 60).dies()
     other = world.tree("b")
@@ -810,16 +825,7 @@ def test_what_was_found_and_has_been_freed_since_needs_room_as_all_does(world: W
 
 
 def test_only_what_was_kept_under_its_name_is_found_and_each_byte_once(world: World) -> None:
-    first, second = world.tree("gms"), world.tree("other")
-    first.reserve(20, "gms/gpu/a", outlives=True)
-    second.reserve(30, "gms/gpu/b", outlives=True)
-    world.used["engine"] = 50
-    first.resize(first.lease, 10)
-    world.advance(3)
-    first.dies()
-    second.dies()
-    world.used["engine"] = 50
-    world.advance(1)
+    two_servers_die(world, 20, 30, given_back=10, kept=50)
     assert world.device().returning == 50
     after = world.tree("gms")
     after.reserve(30, "gms/gpu/b", outlives=True, found={GPU: 30})
@@ -856,15 +862,7 @@ def test_what_was_asked_for_and_what_was_late_is_an_alarm_no_more_once_it_outliv
 
 
 def test_kept_bytes_of_several_names_are_together_no_more_than_what_is_in_use(world: World) -> None:
-    first, second = world.tree("gms"), world.tree("other")
-    first.reserve(40, "gms/gpu/a", outlives=True)
-    second.reserve(40, "gms/gpu/b", outlives=True)
-    world.used["engine"] = 80
-    world.advance(3)
-    first.dies()
-    second.dies()
-    world.used["engine"] = 50
-    world.advance(1)
+    two_servers_die(world, 40, 40, given_back=0, kept=50)
     assert world.device().returning == 50
 
 

@@ -26,7 +26,7 @@ from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
 from tests.support.children import stay
 from tests.support.descriptors import descriptors_left, no_descriptor_leaks
-from tests.support.interruptions import Interrupted
+from tests.support.interruptions import Interrupted, each_close_interrupted
 from tests.support.waiting import until
 
 
@@ -308,16 +308,8 @@ def test_what_interrupts_a_release_or_a_closing_lets_nothing_be_closed_again(
 ) -> None:
     """By then the number may be another file's."""
 
-    def interrupted(fd: int) -> None:
-        closed.append(fd)
-        close(fd)
-        raise Interrupted
-
-    closed: list[int] = []
-    close = os.close
     handle = host.create(GRANULARITY)
-    with monkeypatch.context() as changed:
-        changed.setattr(os, "close", interrupted)
+    with each_close_interrupted(monkeypatch) as closed:
         with contextlib.suppress(Interrupted):
             host.release(handle)
         for _ in range(3):
