@@ -40,7 +40,8 @@ doors and people are told.
     recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
 16. Last, where that isn't enough either, engines that sleep (or are put to sleep without a request) are ended, and
     their weights dropped: least recently used first, no more than needed; never a pinned one's, nor those of one that
-    is before that model in the queue. So is an engine behind it that loads and has no room for its weights.
+    is before that model in the queue. So is an engine behind it, or that no request needs, that loads and has no room
+    for its weights.
 """
 
 import math
@@ -211,6 +212,9 @@ class Machine:
             return
         before, model.view = model.view, event.view
         view, now = event.view, self.context.now
+        if before is not None and view.token != before.token and model.was is State.AWAKE:  # its engine is another one
+            model.awake_s += now - model.since
+            model.since, model.begun = now, False
         if model.wish is Wish.SLEEP and view.giving_back and not (before and before.giving_back):
             model.drained_at = now
         if model.wish is Wish.SLEEP and view.resting and not view.held:

@@ -168,7 +168,7 @@ class HouseWorld(World):
             self.after(max(self._tick_at - self.now, 0.0), self._tick)
 
     def _tick(self) -> None:
-        if self._tick_at <= self.now:
+        if self._tick_at <= self.now + 1e-9:  # a sum of its parts may be a little less
             self._tick_at = math.inf
             self.feed(e.Tick())
 

@@ -1174,6 +1174,22 @@ def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_e
     assert pool.wishes() == [("end", "b")]
 
 
+def test_a_model_whose_engine_is_another_one_has_its_turn_though_its_lock_was_away_as_that_changed() -> None:
+    pool = Pool("ab", drain_s=0.0)
+    pool.awake("a", BUSY)
+    pool.wants("b")
+    pool.advance(0.5)
+    pool.lock("a", away=True)
+    pool.wants("a")
+    pool.advance(60)
+    pool.lock("a", resting=False, held=True, serving=True, token=9)
+    assert pool.wishes() == [], "it has had no request since"
+    pool.advance(4)
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
 def test_one_that_loads_in_vain_is_ended_for_one_before_it_that_could_be_awake() -> None:
     pool = Pool("bf", sizes={"b": 60, "f": 20})
     ends(pool, "f")
