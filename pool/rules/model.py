@@ -299,7 +299,7 @@ class Model:
         self.brings_back = wish is Wish.WAKE and bool(self.parked)
 
     def failed(self, why: str, now: float) -> None:
-        self.wish, self.fresh = Wish.NONE, False
+        self.wish = Wish.NONE
         self.failures += 1
         self.failures_total += 1
         self.why_failed = why

@@ -11,7 +11,6 @@ from pool.entries import State
 from pool.rules.model import Model
 from pool.rules.picture import Picture, of_sleepers
 from pool.rules.room import (
-    LACKS_S,
     Blocked,
     Up,
     acts,
@@ -23,6 +22,9 @@ from pool.rules.room import (
     target,
     too_large,
 )
+
+LACKS_S = 0.5
+"""So long what has just been given back may take to be seen."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from pool.rules.model import ON_DEVICE, Model, Wish
 from pool.rules.picture import Picture, together
 from pool.rules.turns import cost_of, effective, lazy, may_sleep
 
-LACKS_S = 0.5
-"""So long what has just been given back may take to be seen."""
 PARKS_TRIED = 6
 """So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
 more than half a minute, in which a new GMS refuses because readers may be on their way back.
@@ -147,8 +145,7 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
 def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
     """Those behind it, or that no request needs, whose engines wait for room for their weights and get none."""
     found = [one for one in it.models.values() if one.state is State.LOADING and one.lacking and acts(one)]
-    found = [one for one in found if not one.behind and now >= one.lacks_since + LACKS_S and not one.pinned]
-    return [one for one in found if up.wants > one.wants or rank(it, up, now) < rank(it, one, now)]
+    return [one for one in found if not one.pinned and (up.wants > one.wants or rank(it, up, now) < rank(it, one, now))]
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:

@@ -313,6 +313,7 @@ _SERVE = "spec: {{containers: [{{name: inference-server, image: x, command: [vll
     ("words", "model", "same"),
     [
         ("--max-num-seqs=4, --max-num-seqs, '8', --port=9", "priority: 3", True),
+        ("--gpu-memory-utilization=0.5, --served-model-name=n, --api-key=k", "", True),
         ("--max-model-len=8", "", False),
         ("--tensor-parallel-size=2", "", False),
         ("--max-num-seqs=4", "environment: {X: y}", False),

@@ -7,7 +7,9 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
-from pool.rules.plan import Down
+from pool.rules.model import Demand
+from pool.rules.plan import Down, plan
+from pool.rules.room import rank
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
 
@@ -1152,7 +1154,8 @@ def test_a_turn_is_awaited_before_a_sleeper_is_ended() -> None:
     assert pool.wishes() == [("end", "b"), ("sleep", "a")]
 
 
-def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_ended_for_others() -> None:
+def just_loaded() -> Pool:
+    """c sleeps for b, which had to load, and has waited for longer; it lacks the room of b's weights."""
     pool = Pool("bc", sizes={"b": 45, "c": 90}, drain_s=0.0)
     ends(pool, "b")
     pool.weights(0, c=10)
@@ -1166,12 +1169,35 @@ def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_e
     pool.weights(0, b=30, c=10)
     pool.wants("c", oldest_wait_ms=50000)
     pool.lock("b", resting=True, ready=True)
-    assert pool.wishes() == [("wake", "b")], "though c has waited for longer, and lacks the room of b's weights"
+    assert pool.wishes() == [("wake", "b")]
+    return pool
+
+
+def test_an_engine_that_has_loaded_for_requests_is_awake_for_them_before_it_is_ended_for_others() -> None:
+    pool = just_loaded()
     pool.wakes("b")
     pool.wants("b", waiting=0, served=1)
     assert pool.wishes() == [("sleep", "b")]
     pool.sleeps("b")
     assert pool.wishes() == [("end", "b")]
+
+
+@pytest.mark.parametrize("since", ["awake", "ended"])
+def test_one_that_has_loaded_comes_before_those_that_have_waited_for_longer_only_once(since: str) -> None:
+    pool = just_loaded()
+    if since == "awake":
+        pool.wakes("b")
+        pool.lock("b", resting=True, ready=True)
+    else:
+        ends(pool, "b")
+    assert pool.wishes()[:1] == [("drop" if since == "ended" else "end", "b")]
+
+
+def test_one_that_has_loaded_for_no_request_comes_after_those_that_have_some() -> None:
+    pool = Pool("bc")
+    it = pool.machine.picture
+    it.models["b"].fresh, it.models["c"].demand = True, Demand(waiting=1)
+    assert rank(it, it.models["c"], pool.now) < rank(it, it.models["b"], pool.now)
 
 
 def test_a_model_whose_engine_is_another_one_has_its_turn_though_its_lock_was_away_as_that_changed() -> None:
@@ -1312,6 +1338,14 @@ def test_one_that_died_while_its_weights_were_parked_has_room_made_to_load_them_
     assert pool.wishes() == [("park", "b")]
 
 
+def test_one_that_a_person_waked_and_whose_engine_is_ready_is_on_its_way_and_not_loading() -> None:
+    pool = full()
+    pool.entries["c"] = {"arguments": ["other"]}
+    pool.lock("c", resting=False, ready=True)
+    pool.configure("abc")
+    assert pool.state("c") is State.WAKING and pool.wishes() == [], "it is about to serve"
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_that_a_person_waked_while_it_loads_is_one_that_loads(changed: bool) -> None:
     pool = full()
@@ -1325,6 +1359,24 @@ def test_one_that_a_person_waked_while_it_loads_is_one_that_loads(changed: bool)
     pool.room(80)
     pool.wants("c")
     assert pool.wishes() == [("end", "b")], "room is made for its weights"
+
+
+@pytest.mark.parametrize("why", ["pinned", "others sleep for it"])
+def test_one_that_loads_is_not_ended_for_another_where_it_is_pinned_or_has_its_room_made(why: str) -> None:
+    pool = Pool("bf", sizes={"b": 60, "f": 20})
+    ends(pool, "f")
+    pool.weights(0, b=30)
+    pool.launcher(f=e.Child(True, ends=1))
+    pool.lock("f", resting=True)
+    f = pool.machine.models["f"]
+    f.pinned = why == "pinned"
+    pool.room(f=10)
+    pool.door(b=ModelDemand(waiting=1, oldest_wait_ms=1000))
+    pool.machine.models["b"].fresh = True
+    assert pool.wishes() == []
+    pool.now += 1
+    f.behind = frozenset() if f.pinned else frozenset("b")
+    assert plan(pool.machine.picture, pool.now) == math.inf
 
 
 def test_one_that_loads_in_vain_and_that_no_request_needs_is_ended_for_one_that_has_requests() -> None:
