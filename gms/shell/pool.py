@@ -10,6 +10,7 @@ The rules are in `exclusive_client.py`, what it has in common with weights in `c
 do: look at what is in the memory or in the table.
 """
 
+import ctypes
 import mmap
 import os
 from collections.abc import Callable, Mapping
@@ -58,6 +59,8 @@ class PoolMapping:
             self._slabs.import_all(memory, got.shape.sizes)
             self._table = mmap.mmap(table, got.shape.table_size)
             self._table.madvise(_MADV_DONTFORK)  # a child that lives on must not be able to write
+            # Never freed: in a forked child that would unmap what the child has there.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._table))
         except BaseException:
             self._let_go()
             raise
@@ -82,11 +85,12 @@ class PoolMapping:
 
     def release(self, timeout_s: float = RELEASE_S) -> bool:
         """A clean end: what was mapped by `map` is unmapped, the rest is the caller's to unmap before. True: the server
-        has it on record, and a successor may claim. False: it was not there, and will be told.
+        has it on record, and a successor may claim. False: it was not there, and will be told. In a forked child it does
+        nothing: the table is its parent's.
 
         Raises GmsError while there are views of the table.
         """
-        if self._released:
+        if self._released or self._pool.loop.forked:
             return True
         try:
             self.table.release()

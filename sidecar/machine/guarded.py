@@ -98,6 +98,11 @@ class GuardedCommand:
                 EX_CANT_RUN, f"pidfd_open: {error.strerror}; a seccomp profile has to allow it (Linux 5.3 or newer)"
             ) from None
 
+    def __del__(self) -> None:
+        """Not before: another thread may be asking whether the command lives, and the number would be another file's."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
     def lives(self) -> bool:
         return self.pidfd >= 0 and not peers.is_dead(self.pidfd)
 
@@ -130,8 +135,7 @@ class GuardedCommand:
             self.send(signal.SIGKILL)
         _, status = os.waitpid(self._guard, 0)
         code = self._ended(os.waitstatus_to_exitcode(status))
-        pidfd, self.pidfd = self.pidfd, -1
-        close_all([pidfd, self._of_command, self._of_guard])
+        close_all([self._of_command, self._of_guard])
         return code
 
     def wait(self) -> int:

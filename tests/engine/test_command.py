@@ -1,6 +1,7 @@
 """The engine `command`: any program with an endpoint, started by a wake and ended by a sleep, with all that it left."""
 
 import http.client
+import os
 import sys
 import threading
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_one_that_was_put_to_sleep_ends_no_engine_however_late_that_is_seen(
     minding.join()
     engine.stop()
     assert not failed
+
+
+def test_its_health_may_be_asked_for_while_it_is_put_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor that is looked at was closed meanwhile, and could have been another file's."""
+
+    def meanwhile(pidfd: int) -> bool:
+        monkeypatch.undo()
+        engine.sleep()
+        return peers.is_dead(pidfd)
+
+    engine = CommandEngine(Setting(tmp_path, "a", "", SERVED.arguments, health="/healthz"))
+    engine.wake()
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(peers, "is_dead", meanwhile)
+    assert engine.health().detail == "its command has ended"
+    until(lambda: len(os.listdir("/proc/self/fd")) < before, "it is closed once no thread has it")
 
 
 @pytest.mark.parametrize("which", ["command", "main process"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gms.client import GmsError
+from gms.client import GmsError, PoolShape
 from gms.rules import messages as m
 from gms.shell import slabs
 from gms.shell.rundir import socket_path
@@ -259,6 +259,33 @@ def test_a_forked_child_that_closes_a_client_keeps_what_it_has_mapped_itself(hou
         os._exit(0 if all(mapped[:] == file.read_bytes() for mapped in own) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert reader.memory(0)[0] == 5
+
+
+@pytest.mark.parametrize("how", ["release", "forget"])
+def test_a_forked_child_that_has_done_with_a_pool_keeps_what_it_has_mapped_itself(
+    house: House, tmp_path: Path, how: str
+) -> None:
+    """Nor is the table inherited, and the object that stood for it unmapped what was there."""
+    file = tmp_path / "own"
+    file.write_bytes(b"\7" * 8192)
+    client = house.client("parent")
+    mapping = client.pool("kv-0").claim(PoolShape("sha256:a", (2 * MIB,), 8192), token=10, proven=True)
+    mapping.table[0] = 5
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # without the rule it faults
+        code = 1
+        with contextlib.suppress(BaseException), open(file, "r+b") as opened:
+            own = [mmap.mmap(opened.fileno(), 8192) for _ in range(8)]
+            if how == "release":
+                mapping.release()
+            else:
+                mapping._table = mapping.table = None  # type: ignore[assignment]
+            code = 0 if all(mapped[:] == file.read_bytes() for mapped in own) else 1
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert mapping.table[0] == 5
+    assert mapping.release() is True
 
 
 def test_a_forked_child_closes_a_client_whose_thread_was_about_to_close_a_layout(
