@@ -85,8 +85,8 @@ class PoolMapping:
 
     def release(self, timeout_s: float = RELEASE_S) -> bool:
         """A clean end: what was mapped by `map` is unmapped, the rest is the caller's to unmap before. True: the server
-        has it on record, and a successor may claim. False: it was not there, and will be told. In a forked child it does
-        nothing: the table is its parent's.
+        has it on record, and a successor may claim. False: it was not there, and will be told. In a forked child it is
+        not done: the table is the parent's.
 
         Raises GmsError while there are views of the table.
         """

@@ -99,7 +99,7 @@ class GuardedCommand:
             ) from None
 
     def __del__(self) -> None:
-        """Not before: another thread may be asking whether the command lives, and the number would be another file's."""
+        """Not before: a thread may be asking whether the command lives, and the number would be another file's."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
