@@ -189,7 +189,7 @@ class Incarnations:
         """Its main process is here. Without a connection: it lives, and this server can't talk with it."""
         main = incarnation.main or incarnation.add(peer.identity, pid, MAIN)
         self.attach(incarnation, main, peer, pid)
-        incarnation.life, incarnation.came = Life.HELD, True
+        incarnation.life, incarnation.came, incarnation.elsewhere_since = Life.HELD, True, math.inf
         self.context.changed = True
         if conn is None:
             incarnation.stage = Stage.LOST
@@ -330,13 +330,14 @@ class Incarnations:
 
     def _look(self, who: Incarnation, now: float) -> Look:
         main = who.main
-        since = min(who.elsewhere_since, now) if self._runs_something_else(who) else math.inf
-        if now >= since + BOTH_BACK_S:
+        elsewhere = self._runs_something_else(who)
+        since = min(who.elsewhere_since, now) if elsewhere else who.elsewhere_since
+        if elsewhere and now >= since + BOTH_BACK_S:
             return Look(who, since, ended_as_another=True)
         kill = who.to_kill if main is not None and main.dead else ()
         if who.ends and not who.bound:
             return Look(who, since, kill=kill, ends=True)
-        again, probe, rests = since + BOTH_BACK_S, False, False
+        again, probe, rests = since + BOTH_BACK_S if elsewhere else math.inf, False, False
         may_be_free = not who.seen_alive or (who.may_have_left and not who.bound)
         if may_be_free and not who.probing and who.life is not Life.FREE:
             probe = now >= who.probe_at

@@ -453,6 +453,34 @@ def test_a_main_process_that_runs_another_program_now_has_ended_as_the_old_one(k
     assert not again.members[1].dead
 
 
+def test_a_main_process_that_asks_anew_each_time_as_another_one_has_ended_as_the_old_one(known: Known) -> None:
+    """Seed 10036067: each of the others was there for less than the time that proves it, so that none ever did."""
+    who = known.a()
+    known.incarnations.lose(who, Stage.LOST)
+    for number in range(3):
+        known.at(number * BOTH_BACK_S / 2)
+        other = known.incarnations.arrives("b", f"{number}" * 8, "")
+        known.incarnations.enter_main(other, e.Peer(11 + number, "pidfs:1", 1, 1), 1, 300 + number)
+        known.carry_out()
+        assert who.members[1].dead == (number == 2)
+        known.incarnations.lose(other, Stage.LOST)
+        known.carry_out()
+
+
+def test_one_that_came_back_since_is_given_the_whole_time_again(known: Known) -> None:
+    who = known.a()
+    known.incarnations.lose(who, Stage.LOST)
+    other = known.incarnations.arrives("b", "0" * 8, "")
+    known.incarnations.enter_main(other, e.Peer(11, "pidfs:1", 1, 1), 1, 300)
+    known.carry_out()
+    known.incarnations.enter_main(who, e.Peer(12, "pidfs:1", 1, 1), 1, 301)
+    known.incarnations.enter_main(other, e.Peer(13, "pidfs:1", 1, 1), 1, 302)
+    known.at(BOTH_BACK_S)
+    known.incarnations.lose(who, Stage.LOST)
+    known.carry_out()
+    assert not who.members[1].dead, "it is the main process of both"
+
+
 def test_a_dead_member_is_dropped_and_its_pidfd_with_it(known: Known) -> None:
     who = known.a(members=3)
     known.incarnations.died(1)

@@ -162,6 +162,9 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             self.leased[effect.key] = effect.bytes
             return
         rng, now = self.world.rng, self.kernel.now
+        answered = self.lease_at.get(effect.key, 0.0) <= now  # what is under way may be leased by then
+        if answered and effect.found and self.leased.get(effect.key, effect.found) != effect.found:
+            self.world.fail(f"{effect} is said to be found, and {self.leased} are leased")
         at = max(now + rng.choice((0.0, rng.random() * effect.timeout_s)), self.lease_at.get(effect.key, 0.0))
         if at > now:  # one after the other
             self.lease_at[effect.key] = at + 0.001
@@ -174,8 +177,6 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         full = effect.bytes > effect.found and self.world.rng.random() < 0.1
         why = "it has no more" if full or (not self.world.calm and self.world.rng.random() < 0.1) else ""
         if not why:
-            if effect.found and self.leased.get(effect.key, effect.found) != effect.found:
-                self.world.fail(f"{effect} is said to be found, and {self.leased} are leased")
             self.leased[effect.key] = effect.bytes
         answer = e.Leased(effect.wish, why)
         if later:
