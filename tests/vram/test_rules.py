@@ -218,6 +218,26 @@ def test_an_heir_has_the_bytes_of_the_dead_holder_before_all_that_wait(world: Wo
     assert b.has == 60 and other.has == 0 and world.device().leased == 60
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_an_older_file_that_names_the_last_holder_costs_its_heir_nothing(world: World, comes_first: bool) -> None:
+    """Found by the simulator (seed 2036): the lease was another tree's by its number."""
+    a, b = world.holder("a", 60, name="chat"), world.tree("b")
+    b.says(m.Heir(name="chat"))
+    older = world.file
+    a.dies(proven=False)
+    a.life = False
+    world.used = {}
+    world.advance(0.2)
+    b.reserve(60, name="chat")
+    assert b.has == 60 and b.lease not in a.leases
+    world.used[b.name], world.file = 60, older
+    world.restart()
+    world.advance(0 if comes_first else 0.5)
+    b.comes_back([m.Claim(b.lease, "chat", {GPU: 60})], heirs=["chat"])
+    world.advance(3)
+    assert not b.all(em.Refused) and [(one.lease, one.bytes) for one in world.status.leases] == [(b.lease, {GPU: 60})]
+
+
 def test_the_bytes_wait_for_an_heir_that_has_not_asked_and_are_free_with_its_end(world: World) -> None:
     a, b, other = world.holder("a", 60, name="chat", evictable=False), world.tree("b"), world.tree("other")
     b.says(m.Heir(name="chat"))

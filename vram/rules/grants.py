@@ -63,7 +63,7 @@ class Grants(Part):
         elif lease.tree is None:  # an heir; what it doesn't need is free
             self.returns.free(minus(lease.bytes, waiter.needs))
             self.leases.change(lease, bytes=waiter.needs)
-            self.leases.pass_on(lease, waiter.tree)
+            self.leases.pass_on(lease, waiter.tree, self._number())
             lease.inherited = True
         else:
             self.leases.change(lease, bytes=waiter.needs)

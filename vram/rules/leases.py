@@ -131,6 +131,9 @@ class Leases:
         """The one that has bytes under this name."""
         return next(iter(self._named.get(name, {}).values()), None)
 
+    def is_held(self, name: str) -> bool:
+        return any(lease.tree is not None for lease in self._named.get(name, {}).values())
+
     def of_tree(self, tree: str) -> list[Lease]:
         return list(self._of_tree.get(tree, {}).values())
 
@@ -160,10 +163,13 @@ class Leases:
     def end(self, lease: Lease) -> None:
         self.change(lease, bytes={}, returning={})
 
-    def pass_on(self, lease: Lease, tree: Incarnation | None) -> None:
-        """To an heir; or its holder is gone."""
+    def pass_on(self, lease: Lease, tree: Incarnation | None, number: int | None = None) -> None:
+        """To an heir, with a new number; or its holder is gone."""
+        self._discount(lease)
         self._disown(lease)
+        lease.number = lease.number if number is None else number
         self._own(lease, tree)
+        self._count(lease)
 
     def ask(self, lease: Lease, asked: Asked | None) -> None:
         lease.asked = asked

@@ -8,7 +8,7 @@ A tree's main process says `Reserve`, and is told `Granted`; the lease belongs t
 rules, and where they stand:
 
  V1. A lease counts with all its bytes from the decision until it has ended. One holder of a name at a time; its number
-     is no other lease's, ever (`leases.py`, `grants.py`).
+     is no other lease's, nor another holder's, ever (`leases.py`, `grants.py`).
  V2. It is granted only if, on every device that it names, what counts, what is foreign, what is kept free and the need
      fit into the device; and, where memory can be read, as much is seen to be free in that moment. All devices or none
      (`queue.py`).
