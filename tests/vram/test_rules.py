@@ -911,6 +911,50 @@ def test_what_a_living_tree_gives_back_is_found_by_no_other(world: World) -> Non
     assert b.has == 0 and world.device().returning == 30
 
 
+def test_what_another_seems_to_have_still_is_found_where_no_file_told_whose_it_is(world: World) -> None:
+    """Found by the simulator (seed 1102870045): what c never used was taken for a part of what the engine keeps."""
+    b, c = world.holder("b", 30, evictable=False), world.tree("c")
+    c.reserve(20)
+    world.used["engine"] = 50
+    world.restart(unreadable="torn")
+    for tree in (b, c):
+        tree.comes_back(tree.claims())
+    world.advance(world.config.window_s + 1)
+    c.resize(c.lease, 0)
+    world.tree("d").reserve(50)  # which waits in vain, and before it
+    gms = world.tree("gms")
+    gms.reserve(50, "gms/gpu/a", outlives=True, found={GPU: 50})
+    assert (gms.has, world.device().returning, world.device().foreign) == (0, 20, 30)
+    world.advance(world.config.patience_s)
+    assert (gms.has, world.device().returning, world.device().foreign) == (50, 0, 0) and world.alarms == ""
+
+
+def test_what_is_foreign_is_found_before_what_another_seems_to_have_still(world: World) -> None:
+    a, gms = world.holder("a", 20), world.tree("gms")
+    world.used["engine"] = 50
+    a.resize(a.lease, 0)
+    world.advance(world.config.patience_s + 1)
+    gms.reserve(50, "gms/gpu/a", outlives=True, found={GPU: 50})
+    assert (gms.has, world.device().returning, world.device().foreign) == (50, 20, 0)
+
+
+def test_what_its_own_tree_seems_to_have_still_is_not_found_too(world: World) -> None:
+    gms, _ = world.holder("gms", 30, name="a"), world.holder("b", 60, evictable=False)
+    gms.resize(gms.lease, 0)
+    world.advance(world.config.patience_s + 1)
+    gms.reserve(70, "a", outlives=True, found={GPU: 30})
+    assert gms.has == 0
+
+
+def test_what_was_kept_for_longer_than_the_window_is_found_once(world: World) -> None:
+    server_of_weights(world, 20).dies()
+    world.holder("b", 50, evictable=False)
+    world.advance(world.config.window_s + 1)
+    gms = world.tree("gms")
+    gms.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    assert gms.has == 0 and world.status.waiters[0].needs == {GPU: 40}
+
+
 def test_what_was_kept_and_is_found_is_not_taken_out_of_what_is_foreign(world: World) -> None:
     world.used["training"] = 30
     gms, a = server_of_weights(world, 30), world.tree("a")

@@ -52,8 +52,8 @@ class Grants(Part):
     def grant(self, waiter: Waiter) -> None:
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
-        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *self.queue.outlived(waiter)]
-        foreign = self.queue.foreign(waiter)
+        found, foreign = self.queue.found(waiter)
+        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *found]
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
         for old, part in again:

@@ -5,6 +5,7 @@ holder knows of it, or uses them. Every change goes through here, so that the su
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evidence.rules.incarnation import Incarnation, Stage
@@ -213,6 +214,11 @@ class Leases:
 
 def some(bytes: Bytes) -> Bytes:
     return {device: count for device, count in bytes.items() if count > 0}
+
+
+def both(one: Bytes, other: Mapping[str, int]) -> Bytes:
+    """What the one has, and no more of it than the other."""
+    return some({device: min(count, other.get(device, 0)) for device, count in one.items()})
 
 
 def plus(one: Bytes, other: Bytes) -> Bytes:

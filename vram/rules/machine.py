@@ -17,8 +17,8 @@ rules, and where they stand:
  V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited
      out (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as
      far as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name
-     has of it what it has `found`: as far as it was kept so, or is foreign, that needs no room (`queue.py`,
-     `grants.py`).
+     has of it what it has `found`: as far as it was kept so, or is foreign, or overdue of another tree (V5), that needs
+     no room (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).
