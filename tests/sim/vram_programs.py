@@ -26,8 +26,6 @@ DEVICE, OTHER = "gpu", "gpu2"
 CAPACITY = 100
 SIZES = (10, 20, 30, 50, 70, 100)
 NAMES = ("x", "y", "z")
-FIND_S = 1.0
-"""How long a wish for what was found may wait, until it is asked for anew."""
 
 
 @dataclass(eq=False)
@@ -187,9 +185,6 @@ class Slot:
             want = c.Want(0, name, found or needs, self.priority, self.evictable, outlives=True, found=found)
             if not tree.promised:
                 self._ask(client, lambda number: replace(want, number=number))
-                asked = self.number
-                if found:  # as GMS does: others wait behind it
-                    client.process.after(FIND_S, lambda: self._give_up(client, tree, asked, gone=True))
             return
         own = self.heir if self.world.calm or rng.random() < 0.7 else ""
         name = own or rng.choice(NAMES)

@@ -7,7 +7,7 @@ that die; a ledger; faults from one seed; and what must hold.
  3. A program that uses no more than it was granted always gets it from the device, where no program has lied about what
     it gave back and no other has used the device.
  4. First on disk, then told: what a tree is told stands in the file under its name.
- 5. A number is one lease's, and one name's, ever.
+ 5. A number is one lease's, one name's and one tree's, ever.
  6. A program that isn't stopped or killed never loses what it has, whatever happens to the server or its file.
  7. Once the faults stop, every wish is answered within a bound.
  8. The server's sums are those of its leases. It keeps no pidfd that its machine doesn't know, and the other way round.
@@ -84,7 +84,9 @@ class VramWorld(Schedule[SimLedger]):
         self.names_of: dict[int, str] = {}
         """Lease -> its name."""
         self.held_by: dict[int, str] = {}
-        """Lease -> the tree that was told last that it has it."""
+        """Lease -> the one tree that was told that it has it."""
+        self.newest_of: dict[str, int] = {}
+        """Name -> the lease of it that was granted last."""
         self.asked: set[int] = set()
         self.told: dict[tuple[str, int], dict[str, int]] = {}
         """Tree and lease -> what a server said last that it has."""
@@ -150,7 +152,9 @@ class VramWorld(Schedule[SimLedger]):
         named = self.names_of.setdefault(lease, found.name)
         if named != found.name:
             self.fail(f"lease {lease} is {found.name}'s, and was {named}'s")
-        self.held_by[lease] = tree.name
+        if self.held_by.setdefault(lease, tree.name) != tree.name:
+            self.fail(f"{tree.name} is told that it has lease {lease}, which was {self.held_by[lease]}'s")
+        self.newest_of[named] = lease
         before, told = tree.promised.get(lease, {}), self.told.get((tree.name, lease), {})  # it may be giving this back
         more = {device: count - max(before.get(device, 0), told.get(device, 0)) for device, count in bytes.items()}
         if any(count > 0 for count in more.values()):
@@ -173,7 +177,7 @@ class VramWorld(Schedule[SimLedger]):
         for tree in self.trees.values():
             for number, has in tree.promised.items():
                 if number == lease or not self._counts(tree):
-                    continue  # (an heir's lease has its holder's number)
+                    continue
                 promised.update(has)
                 shown.append(f"{tree.name} {number}: {has}{'' if tree.alive else ' (dying)'}")
         for slot in self.slots:
@@ -238,7 +242,7 @@ class VramWorld(Schedule[SimLedger]):
         """It died, and an heir has not had its lease yet."""
         others, name = [other for other in self.trees.values() if other is not tree], self.names_of.get(lease, "")
         heirs = any(other.main.alive and other.heir_of.get(name, math.inf) < tree.died_at for other in others)
-        inherited = self.held_by.get(lease) != tree.name
+        inherited = self.newest_of.get(name, lease) != lease
         return heirs and not inherited and not tree.alive and not tree.let_go and lease not in self.asked | self.left
 
     def is_heir(self, tree: Tree, name: str) -> None:
@@ -255,8 +259,7 @@ class VramWorld(Schedule[SimLedger]):
 
     def lost(self, tree: Tree, why: str) -> None:
         excused = tree.was_stopped or tree.impostor or tree.let_go or not tree.promised
-        older = self.spoiled and "is another tree's" in why  # the file names the one that it has inherited it from
-        if not (excused or older):
+        if not excused:
             self.fail(f"{tree.name} lost what it has though nothing was wrong with it: {why}")
 
     def noted(self, server: SimLedger, note: Note) -> None:

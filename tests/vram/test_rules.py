@@ -218,6 +218,26 @@ def test_an_heir_has_the_bytes_of_the_dead_holder_before_all_that_wait(world: Wo
     assert b.has == 60 and other.has == 0 and world.device().leased == 60
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_an_older_file_that_names_the_last_holder_costs_its_heir_nothing(world: World, comes_first: bool) -> None:
+    """Found by the simulator (seed 2036): the lease was another tree's by its number."""
+    a, b = world.holder("a", 60, name="chat"), world.tree("b")
+    b.says(m.Heir(name="chat"))
+    older = world.file
+    a.dies(proven=False)
+    a.life = False
+    world.used = {}
+    world.advance(0.2)
+    b.reserve(60, name="chat")
+    assert b.has == 60 and b.lease not in a.leases
+    world.used[b.name], world.file = 60, older
+    world.restart()
+    world.advance(0 if comes_first else 0.5)
+    b.comes_back([m.Claim(b.lease, "chat", {GPU: 60})], heirs=["chat"])
+    world.advance(3)
+    assert not b.all(em.Refused) and [(one.lease, one.bytes) for one in world.status.leases] == [(b.lease, {GPU: 60})]
+
+
 def test_the_bytes_wait_for_an_heir_that_has_not_asked_and_are_free_with_its_end(world: World) -> None:
     a, b, other = world.holder("a", 60, name="chat", evictable=False), world.tree("b"), world.tree("other")
     b.says(m.Heir(name="chat"))
@@ -889,6 +909,50 @@ def test_what_a_living_tree_gives_back_is_found_by_no_other(world: World) -> Non
     b.reserve(80, "x", outlives=True, found={GPU: 30})
     world.advance(1)
     assert b.has == 0 and world.device().returning == 30
+
+
+def test_what_another_seems_to_have_still_is_found_where_no_file_told_whose_it_is(world: World) -> None:
+    """Found by the simulator (seed 1102870045): what c never used was taken for a part of what the engine keeps."""
+    b, c = world.holder("b", 30, evictable=False), world.tree("c")
+    c.reserve(20)
+    world.used["engine"] = 50
+    world.restart(unreadable="torn")
+    for tree in (b, c):
+        tree.comes_back(tree.claims())
+    world.advance(world.config.window_s + 1)
+    c.resize(c.lease, 0)
+    world.tree("d").reserve(50)  # which waits in vain, and before it
+    gms = world.tree("gms")
+    gms.reserve(50, "gms/gpu/a", outlives=True, found={GPU: 50})
+    assert (gms.has, world.device().returning, world.device().foreign) == (0, 20, 30)
+    world.advance(world.config.patience_s)
+    assert (gms.has, world.device().returning, world.device().foreign) == (50, 0, 0) and world.alarms == ""
+
+
+def test_what_is_foreign_is_found_before_what_another_seems_to_have_still(world: World) -> None:
+    a, gms = world.holder("a", 20), world.tree("gms")
+    world.used["engine"] = 50
+    a.resize(a.lease, 0)
+    world.advance(world.config.patience_s + 1)
+    gms.reserve(50, "gms/gpu/a", outlives=True, found={GPU: 50})
+    assert (gms.has, world.device().returning, world.device().foreign) == (50, 20, 0)
+
+
+def test_what_its_own_tree_seems_to_have_still_is_not_found_too(world: World) -> None:
+    gms, _ = world.holder("gms", 30, name="a"), world.holder("b", 60, evictable=False)
+    gms.resize(gms.lease, 0)
+    world.advance(world.config.patience_s + 1)
+    gms.reserve(70, "a", outlives=True, found={GPU: 30})
+    assert gms.has == 0
+
+
+def test_what_was_kept_for_longer_than_the_window_is_found_once(world: World) -> None:
+    server_of_weights(world, 20).dies()
+    world.holder("b", 50, evictable=False)
+    world.advance(world.config.window_s + 1)
+    gms = world.tree("gms")
+    gms.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    assert gms.has == 0 and world.status.waiters[0].needs == {GPU: 40}
 
 
 def test_what_was_kept_and_is_found_is_not_taken_out_of_what_is_foreign(world: World) -> None:

@@ -10,7 +10,7 @@ from evidence.rules.incarnation import Incarnation
 from sidecar.machine.plan import Plan
 from vram.rules import messages as m
 from vram.rules.books import Books, Part
-from vram.rules.leases import Asked, Lease, Waiter, minus, some
+from vram.rules.leases import Asked, Lease, Waiter, both, minus
 from vram.rules.messages import Bytes
 from vram.rules.returns import Returns
 
@@ -105,9 +105,8 @@ def _choose(short: Bytes, may: list[Lease]) -> list[tuple[Lease, Bytes]]:
             chosen = others
     asked, left = [], short
     for lease in chosen:
-        part = {device: min(count, lease.bytes.get(device, 0)) for device, count in left.items()}
-        asked.append((lease, some(part)))
-        left = minus(left, part)
+        asked.append((lease, both(left, lease.bytes)))
+        left = minus(left, lease.bytes)
     return asked
 
 

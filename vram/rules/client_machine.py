@@ -23,7 +23,7 @@ from evidence.rules.standing import Link, Me, Standing
 from sidecar.wire.versions import Spoken
 from vram.rules import client_events as c
 from vram.rules import messages as m
-from vram.rules.leases import minus, some
+from vram.rules.leases import both, minus, some
 from vram.rules.messages import Bytes
 
 ANSWER_S = 2.0
@@ -195,7 +195,7 @@ class ClientMachine:
         if wanted and not left:
             self._out.append(c.Denied(event.number, f"lease {event.lease} was given back"))
         elif minus(wanted, left):
-            rest = some({device: min(count, wanted.get(device, 0)) for device, count in left.items()})
+            rest = both(left, wanted)
             if not rest:
                 why = "none of it would stay: give it back, and reserve anew"
                 self._out.append(c.Denied(event.number, why))

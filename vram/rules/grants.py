@@ -52,8 +52,8 @@ class Grants(Part):
     def grant(self, waiter: Waiter) -> None:
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
-        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *self.queue.outlived(waiter)]
-        foreign = self.queue.foreign(waiter)
+        found, foreign = self.queue.found(waiter)
+        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *found]
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
         for old, part in again:
@@ -63,7 +63,7 @@ class Grants(Part):
         elif lease.tree is None:  # an heir; what it doesn't need is free
             self.returns.free(minus(lease.bytes, waiter.needs))
             self.leases.change(lease, bytes=waiter.needs)
-            self.leases.pass_on(lease, waiter.tree)
+            self.leases.pass_on(lease, waiter.tree, self._number())
             lease.inherited = True
         else:
             self.leases.change(lease, bytes=waiter.needs)

@@ -23,8 +23,9 @@ class Heirs:
         return lease if lease is not None and lease.tree is None and self.has(name, tree) else None
 
     def estates_of_none(self) -> list[Lease]:
-        """Their last heir is gone, too."""
-        return [lease for lease in self.leases.of_tree("") if lease.bytes and lease.name not in self._of]
+        """Their last heir is gone, too; or an older file didn't say that one has had them since."""
+        estates = [lease for lease in self.leases.of_tree("") if lease.bytes]
+        return [lease for lease in estates if lease.name not in self._of or self.leases.is_held(lease.name)]
 
     def has(self, name: str, tree: Incarnation) -> bool:
         return tree.name in self._of.get(name, {})

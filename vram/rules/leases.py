@@ -5,6 +5,7 @@ holder knows of it, or uses them. Every change goes through here, so that the su
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evidence.rules.incarnation import Incarnation, Stage
@@ -131,6 +132,9 @@ class Leases:
         """The one that has bytes under this name."""
         return next(iter(self._named.get(name, {}).values()), None)
 
+    def is_held(self, name: str) -> bool:
+        return any(lease.tree is not None for lease in self._named.get(name, {}).values())
+
     def of_tree(self, tree: str) -> list[Lease]:
         return list(self._of_tree.get(tree, {}).values())
 
@@ -160,10 +164,13 @@ class Leases:
     def end(self, lease: Lease) -> None:
         self.change(lease, bytes={}, returning={})
 
-    def pass_on(self, lease: Lease, tree: Incarnation | None) -> None:
-        """To an heir; or its holder is gone."""
+    def pass_on(self, lease: Lease, tree: Incarnation | None, number: int | None = None) -> None:
+        """To an heir, with a new number; or its holder is gone."""
+        self._discount(lease)
         self._disown(lease)
+        lease.number = lease.number if number is None else number
         self._own(lease, tree)
+        self._count(lease)
 
     def ask(self, lease: Lease, asked: Asked | None) -> None:
         lease.asked = asked
@@ -207,6 +214,11 @@ class Leases:
 
 def some(bytes: Bytes) -> Bytes:
     return {device: count for device, count in bytes.items() if count > 0}
+
+
+def both(one: Bytes, other: Mapping[str, int]) -> Bytes:
+    """What the one has, and no more of it than the other."""
+    return some({device: min(count, other.get(device, 0)) for device, count in one.items()})
 
 
 def plus(one: Bytes, other: Bytes) -> Bytes:

@@ -8,7 +8,7 @@ A tree's main process says `Reserve`, and is told `Granted`; the lease belongs t
 rules, and where they stand:
 
  V1. A lease counts with all its bytes from the decision until it has ended. One holder of a name at a time; its number
-     is no other lease's, ever (`leases.py`, `grants.py`).
+     is no other lease's, nor another holder's, ever (`leases.py`, `grants.py`).
  V2. It is granted only if, on every device that it names, what counts, what is foreign, what is kept free and the need
      fit into the device; and, where memory can be read, as much is seen to be free in that moment. All devices or none
      (`queue.py`).
@@ -17,8 +17,8 @@ rules, and where they stand:
  V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited
      out (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as
      far as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name
-     has of it what it has `found`: as far as it was kept so, or is foreign, that needs no room (`queue.py`,
-     `grants.py`).
+     has of it what it has `found`: as far as it was kept so, or is foreign, or overdue of another tree (V5), that needs
+     no room (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).

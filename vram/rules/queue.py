@@ -12,7 +12,7 @@ from sidecar.machine.plan import Plan
 from vram.rules import messages as m
 from vram.rules.asking import Asking
 from vram.rules.books import Books, Part
-from vram.rules.leases import Lease, Waiter, minus, plus, some
+from vram.rules.leases import Lease, Waiter, both, minus, plus, some
 from vram.rules.messages import Bytes
 from vram.rules.returns import Returns, in_words, pace
 
@@ -47,34 +47,33 @@ class Queue(Part):
         short = {device: need - self.devices.room(device) for device, need in self.lacks(waiter).items()}
         found = []
         for lease in self.leases.of_tree(waiter.tree.name):
-            part = {device: min(count, short.get(device, 0)) for device, count in lease.returning.items()}
-            if lease.overdue and lease.name == waiter.name and some(part):
-                found.append((lease, some(part)))
+            part = both(lease.returning, short)
+            if lease.overdue and lease.name == waiter.name and part:
+                found.append((lease, part))
                 short = minus(short, part)
         return found
 
-    def _found(self, waiter: Waiter) -> Bytes:
-        """What it has found, as far as that is in use by all that is known: it may have been freed since."""
-        found = self.foreign(waiter)
-        for _, part in self.outlived(waiter):
-            found = plus(found, part)
-        return found
-
-    def foreign(self, waiter: Waiter) -> Bytes:
-        """What of that which it has found is foreign."""
-        left = waiter.found
-        for _, part in self.outlived(waiter):
-            left = minus(left, part)
-        return some({device: min(count, self.devices.foreign[device]) for device, count in left.items()})
-
-    def outlived(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
-        """What of that which it has found counts as an earlier holder's still."""
+    def found(self, waiter: Waiter) -> tuple[list[tuple[Lease, Bytes]], Bytes]:
+        """What it has found, as far as that is in use by all that is known (it may have been freed since): what of it
+        counts as an earlier holder's still, or is overdue of another tree, as no file told whose it is; and what of it
+        is foreign.
+        """
         left, found = waiter.found, []
-        for lease in self.leases.returning.values():
-            part = some({device: min(count, left.get(device, 0)) for device, count in lease.returning.items()})
-            if part and lease.name == waiter.name and lease.has_outlived:
-                found.append((lease, part))
-                left = minus(left, part)
+        returning = self.leases.returning.values()
+        for lease in [lease for lease in returning if lease.has_outlived and lease.name == waiter.name]:
+            found.append((lease, both(lease.returning, left)))
+            left = minus(left, lease.returning)
+        foreign = both(left, self.devices.foreign)
+        left = minus(left, foreign)
+        for lease in [lease for lease in returning if lease.overdue and lease.tree not in (None, waiter.tree)]:
+            found.append((lease, both(lease.returning, left)))
+            left = minus(left, lease.returning)
+        return [(lease, part) for lease, part in found if part], foreign
+
+    def _found(self, waiter: Waiter) -> Bytes:
+        parts, found = self.found(waiter)
+        for _, part in parts:
+            found = plus(found, part)
         return found
 
     def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:

@@ -7,7 +7,7 @@ from evidence.rules.tree_machine import Answer
 from vram.rules import messages as m
 from vram.rules.books import Books, Part
 from vram.rules.grants import Grants, Telling
-from vram.rules.leases import Lease, Waiter, minus, some
+from vram.rules.leases import Lease, Waiter, both, minus, some
 from vram.rules.messages import Bytes
 from vram.rules.queue import Queue
 from vram.rules.returns import Returns
@@ -47,8 +47,7 @@ class Requests(Part):
         lease.inherited = False
         if message.unused and found and not wanted:  # it heard too late that it has what it has found
             self.returns.outlive(lease)
-        left = {device: min(count, wanted.get(device, 0)) for device, count in lease.bytes.items()}
-        self.returns.give_back(lease, some(left), unused=message.unused)
+        self.returns.give_back(lease, both(lease.bytes, wanted), unused=message.unused)
         if minus(wanted, lease.bytes):
             self._wait(message, who, wanted, lease)
             return
