@@ -25,7 +25,6 @@ from engine_shim.cli.tree import CannotStart, Tree, TreeLock
 from engine_shim.rules.hopeless_parts import DOOR, POOL, EndAll, HopelessParts, TryAgain
 from engine_shim.shell import cleanup
 from pool import launching
-from pool.entries import Entry
 from sidecar.kernel import process_tree
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.restarts import STEADY_S
@@ -47,7 +46,7 @@ _PROTOCOL = Protocol(launching.from_pool, lambda why: launching.Problem(why=why)
 class Launched:
     """A model whose processes run, or are to end."""
 
-    entry: Entry
+    runs_as: str
     shims: list[Child]
     ending: bool = False
     forget: bool = False
@@ -148,7 +147,7 @@ class ModelsUp(Tree):
             options, place = self.options, self.options.run_dir_of(name)
             make_private_directory(place)
             UpFacts(options.address, ()).write(place)  # which door its clients come to
-            model = Launched(message.entry, engines(options, message.entry, message.devices))
+            model = Launched(message.runs_as, engines(options, message.entry, message.devices))
             self._models[name] = model
             self.supervisor.children += model.shims
             for shim in model.shims:
@@ -205,7 +204,9 @@ class ModelsUp(Tree):
         found = {name: launching.ChildState(ends=one.ends, why=one.why[:2000]) for name, one in self._ended.items()}
         for name, model in self._models.items():
             ends = self._ended[name].ends if name in self._ended else 0
-            found[name] = launching.ChildState(running=True, ends=ends, host_bytes=model.host_bytes)
+            found[name] = launching.ChildState(
+                running=True, ends=ends, host_bytes=model.host_bytes, runs_as=model.runs_as
+            )
         said = launching.Children(children=found)
         if said != self._said:
             self._said = said

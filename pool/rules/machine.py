@@ -44,13 +44,14 @@ doors and people are told.
     for its weights.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from pool.entries import MOST_MODELS, ModelDemand, State
+from pool.entries import MOST_MODELS, Entry, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.leftovers import Leftover, Leftovers
@@ -73,6 +74,8 @@ that wait for the room.
 """
 SETTLE_S = 5.0
 """How long a pool that begins waits for the locks of what runs, and for a door."""
+CHANGED = "its entry in models.yaml has changed"
+_USUAL = Entry()
 Effects = Any
 
 
@@ -158,7 +161,7 @@ class Machine:
                 self._learn(model, bytes={}, weights={})  # what was measured was another one's
             if runs_as(model.rules.entry) != runs_as(rules.entry):
                 runs = model.child.running or model.wish is Wish.START
-                model.outdated = "its entry in models.yaml has changed" if runs else ""
+                model.outdated = CHANGED if runs else ""
                 model.works()
                 model.retry_at = -math.inf
             if model.rules.entry.pin != rules.entry.pin:
@@ -316,6 +319,8 @@ class Machine:
             model.child = child
             if child.host_bytes and model.state is State.ASLEEP:
                 self._learn(model, asleep=model.learned.asleep | {e.HOST: child.host_bytes})
+            if child.running and child.runs_as not in ("", runs_as(model.rules.entry)):  # it changed while no pool ran
+                model.outdated = model.outdated or CHANGED
             if child.running and not before.running:
                 model.view, model.away = None, True
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish
@@ -534,10 +539,14 @@ class Machine:
             self.context.changed = True
 
 
-def runs_as(entry: Any) -> tuple[Any, ...]:
-    """What of an entry its processes are started with."""
-    return (entry.engine, entry.arguments, entry.command, entry.health, entry.environment, entry.devices,
-            entry.standby, entry.weights, entry.snapshot, entry.memory if entry.command else "")  # fmt: skip
+def runs_as(entry: Entry) -> str:
+    """What of it its processes are started with, in a word. What is as usual isn't in it: a later pool with more fields
+    has the same word.
+    """
+    names = ["engine", "arguments", "command", "health", "environment", "devices", "standby", "weights", "snapshot"]
+    names += ["memory"] if entry.command else []
+    said = {name: value for name in names if (value := getattr(entry, name)) != getattr(_USUAL, name)}
+    return hashlib.sha256(msgspec.msgpack.encode(said, order="deterministic")).hexdigest()[:16]
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {

@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
+from pool.rules.machine import runs_as
 from pool.rules.model import Demand
 from pool.rules.plan import Down, plan
 from pool.rules.room import rank
@@ -644,6 +646,22 @@ def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers
     assert pool.wishes() == [("end", "a")]
     pool.launcher(a=e.Child(False, ends=1))
     assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_a_pool_before_has_started_with_an_older_entry_is_ended_and_started_with_the_new_one() -> None:
+    pool = Pool("abc", entries={name: {"preload": True} for name in "abc"}, heard=False)
+    entry = pool.machine.models["a"].rules.entry
+    older = msgspec.structs.replace(entry, arguments=["older"])
+    same = msgspec.structs.replace(entry, priority=7)
+    pool.launcher(a=e.Child(True, runs_as=runs_as(older)), b=e.Child(True, runs_as=runs_as(same)))
+    for name in "abc":
+        pool.lock(name)
+    assert pool.wishes() == [("end", "a")], "of c it isn't known"
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=runs_as(entry)))
+    pool.lock("a")
+    assert pool.wishes() == []
 
 
 def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool() -> None:
