@@ -30,7 +30,7 @@ class Start(Message, frozen=True):
     entry: Entry
     devices: Annotated[list[str], Meta(max_length=64)] = []
     runs_as: Annotated[str, Meta(max_length=64)] = ""
-    """The pool's word for what of the entry they are started with; `Children` has it as long as they run."""
+    """The pool's words for what of the entry they are started with; `Children` has them from then on."""
 
 
 class End(Message, frozen=True):

@@ -59,6 +59,7 @@ class Launched:
 class Ended:
     ends: int = 0
     why: str = ""
+    runs_as: str = ""
 
 
 class ModelsUp(Tree):
@@ -186,6 +187,7 @@ class ModelsUp(Tree):
         del self._models[name]
         last = self._ended.setdefault(name, Ended())
         last.ends += 1
+        last.runs_as = model.runs_as
         hopeless = next((shim for shim in model.shims if shim.hopeless), None)
         last.why = "" if model.ending or hopeless is None else self.why(hopeless)
         for shim in model.shims:
@@ -201,7 +203,10 @@ class ModelsUp(Tree):
 
     def _tell(self) -> None:
         """Every pool, if something has changed."""
-        found = {name: launching.ChildState(ends=one.ends, why=one.why[:2000]) for name, one in self._ended.items()}
+        found = {
+            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as)
+            for name, one in self._ended.items()
+        }
         for name, model in self._models.items():
             ends = self._ended[name].ends if name in self._ended else 0
             found[name] = launching.ChildState(

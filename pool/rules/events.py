@@ -166,7 +166,7 @@ class Child(Event, frozen=True):
     """Why they can't be started, where another start won't mend it."""
     host_bytes: int = 0
     runs_as: str = ""
-    """What of its entry they were started with, in the word of the pool that did; empty: it isn't known."""
+    """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""
 
 
 class LauncherSeen(Event, frozen=True):

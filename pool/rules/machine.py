@@ -30,8 +30,9 @@ doors and people are told.
     else for the next request. Its place in the queue is free meanwhile, so those that slept for it are back.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
-    put to sleep (its answers are paused), ended, and started with the new one. What is left of one that was taken out,
-    also before this pool began, is ended, and its weights dropped (`leftovers.py`).
+    put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
+    alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
+    ended, and its weights dropped (`leftovers.py`).
 14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
@@ -44,18 +45,17 @@ doors and people are told.
     for its weights.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from pool.entries import MOST_MODELS, Entry, ModelDemand, State
+from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.leftovers import Leftover, Leftovers
-from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged
+from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged, runs_as
 from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
@@ -75,7 +75,6 @@ that wait for the room.
 SETTLE_S = 5.0
 """How long a pool that begins waits for the locks of what runs, and for a door."""
 CHANGED = "its entry in models.yaml has changed"
-_USUAL = Entry()
 Effects = Any
 
 
@@ -537,16 +536,6 @@ class Machine:
                 model.started_at, model.fresh = None, True
             model.was, model.since = state, now
             self.context.changed = True
-
-
-def runs_as(entry: Entry) -> str:
-    """What of it its processes are started with, in a word. What is as usual isn't in it: a later pool with more fields
-    has the same word.
-    """
-    names = ["engine", "arguments", "command", "health", "environment", "devices", "standby", "weights", "snapshot"]
-    names += ["memory"] if entry.command else []
-    said = {name: value for name in names if (value := getattr(entry, name)) != getattr(_USUAL, name)}
-    return hashlib.sha256(msgspec.msgpack.encode(said, order="deterministic")).hexdigest()[:16]
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {

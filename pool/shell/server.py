@@ -27,7 +27,8 @@ from pool.models_file import BadFile
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
-from pool.rules.machine import Machine, runs_as
+from pool.rules.machine import Machine
+from pool.rules.model import runs_as
 from pool.shell import reading, weights
 from pool.shell.metrics import Metrics
 from sidecar.kernel.durable import DirectoryLock, DurableFile

@@ -6,10 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pool.entries import ModelDemand, State
+from pool.entries import Entry, ModelDemand, State
 from pool.rules import events as e
-from pool.rules.machine import runs_as
-from pool.rules.model import Demand
+from pool.rules.model import Demand, runs_as
 from pool.rules.plan import Down, plan
 from pool.rules.room import rank
 from pool.rules.view import outlooks
@@ -662,6 +661,38 @@ def test_one_that_a_pool_before_has_started_with_an_older_entry_is_ended_and_sta
     pool.launcher(a=e.Child(True, ends=1, runs_as=runs_as(entry)))
     pool.lock("a")
     assert pool.wishes() == []
+
+
+def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_start() -> None:
+    """GMS would have another model's for it, for ever."""
+    pool = Pool("ab", entries={"a": {"arguments": ["new"]}}, running=False)
+    older, newer = (runs_as(Entry(engine="reference", arguments=[word])) for word in ("old", "new"))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=older))
+    pool.wants("a")
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a", "a process reads them"))
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a"))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=newer))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=2, runs_as=newer))
+    assert pool.wishes() == [("start", "a")]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_that_others_have_or_a_standby_has_no_part_in_stay_for_a_new_entry(shared: bool) -> None:
+    entries: dict[str, dict[str, Any]]
+    entries = {"a": {"weights": "w", "standby": not shared}, "b": {"weights": "w" if shared else ""}}
+    pool = Pool("ab", entries=entries, running=False)
+    older = Entry(engine="reference", arguments=["old"] if shared else [], weights="w")
+    pool.weights(w=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(older)))
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
 
 
 def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool() -> None:
