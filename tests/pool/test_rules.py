@@ -418,6 +418,23 @@ def test_an_engine_is_started_for_a_request_and_makes_room_in_the_budget_first()
     assert ("start", "c") in wishes and len([one for one in wishes if one[0] == "end"]) == 1
 
 
+def test_an_engine_that_is_awake_without_a_request_has_its_place_in_the_budget_and_gives_it_up_too() -> None:
+    """It would be awake, and the other refused, for ever."""
+    pool = Pool("ab", asleep={e.HOST: 15}, sizes={"a": 30, "b": 30})
+    for name in "ab":
+        pool.machine.models[name].learned = e.Learned(asleep={e.HOST: 10})
+    pool.launcher(b=e.Child(False))
+    pool.awake("a")
+    pool.wishes()
+    pool.door(a=BUSY, b=ModelDemand(waiting=1))
+    assert pool.wishes() == [], "not while it answers"
+    pool.advance(1)
+    pool.door(b=ModelDemand(waiting=1))
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a"), ("start", "b")]
+
+
 # -- 11: failures --------------------------------------------------------------------------------------------------
 
 
@@ -1616,7 +1633,9 @@ def test_what_one_keeps_asleep_is_not_free_when_it_sleeps() -> None:
     pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
     pool.awake("a")
     pool.wants("c")
-    assert pool.wishes() == []
+    assert pool.wishes() == [("sleep", "a")], "and c isn't waked with that"
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a"), ("wake", "c")]
 
 
 def test_for_one_that_waits_already_an_engine_is_ended_where_a_drop_alone_would_be_in_vain() -> None:
