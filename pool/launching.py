@@ -29,6 +29,8 @@ class Start(Message, frozen=True):
 
     entry: Entry
     devices: Annotated[list[str], Meta(max_length=64)] = []
+    runs_as: Annotated[str, Meta(max_length=64)] = ""
+    """The pool's words for what of the entry they are started with; `Children` has them from then on."""
 
 
 class End(Message, frozen=True):
@@ -46,6 +48,7 @@ class ChildState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why they can't be started, in their last words; a `Start` tries again."""
     host_bytes: Bytes = 0
     """What they have of the host's memory, without what is shared."""
+    runs_as: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Children(Message, frozen=True):

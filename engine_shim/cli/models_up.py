@@ -25,7 +25,6 @@ from engine_shim.cli.tree import CannotStart, Tree, TreeLock
 from engine_shim.rules.hopeless_parts import DOOR, POOL, EndAll, HopelessParts, TryAgain
 from engine_shim.shell import cleanup
 from pool import launching
-from pool.entries import Entry
 from sidecar.kernel import process_tree
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.restarts import STEADY_S
@@ -47,7 +46,7 @@ _PROTOCOL = Protocol(launching.from_pool, lambda why: launching.Problem(why=why)
 class Launched:
     """A model whose processes run, or are to end."""
 
-    entry: Entry
+    runs_as: str
     shims: list[Child]
     ending: bool = False
     forget: bool = False
@@ -60,6 +59,7 @@ class Launched:
 class Ended:
     ends: int = 0
     why: str = ""
+    runs_as: str = ""
 
 
 class ModelsUp(Tree):
@@ -148,7 +148,7 @@ class ModelsUp(Tree):
             options, place = self.options, self.options.run_dir_of(name)
             make_private_directory(place)
             UpFacts(options.address, ()).write(place)  # which door its clients come to
-            model = Launched(message.entry, engines(options, message.entry, message.devices))
+            model = Launched(message.runs_as, engines(options, message.entry, message.devices))
             self._models[name] = model
             self.supervisor.children += model.shims
             for shim in model.shims:
@@ -187,6 +187,7 @@ class ModelsUp(Tree):
         del self._models[name]
         last = self._ended.setdefault(name, Ended())
         last.ends += 1
+        last.runs_as = model.runs_as
         hopeless = next((shim for shim in model.shims if shim.hopeless), None)
         last.why = "" if model.ending or hopeless is None else self.why(hopeless)
         for shim in model.shims:
@@ -202,10 +203,15 @@ class ModelsUp(Tree):
 
     def _tell(self) -> None:
         """Every pool, if something has changed."""
-        found = {name: launching.ChildState(ends=one.ends, why=one.why[:2000]) for name, one in self._ended.items()}
+        found = {
+            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as)
+            for name, one in self._ended.items()
+        }
         for name, model in self._models.items():
             ends = self._ended[name].ends if name in self._ended else 0
-            found[name] = launching.ChildState(running=True, ends=ends, host_bytes=model.host_bytes)
+            found[name] = launching.ChildState(
+                running=True, ends=ends, host_bytes=model.host_bytes, runs_as=model.runs_as
+            )
         said = launching.Children(children=found)
         if said != self._said:
             self._said = said

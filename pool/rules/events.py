@@ -165,6 +165,8 @@ class Child(Event, frozen=True):
     why: str = ""
     """Why they can't be started, where another start won't mend it."""
     host_bytes: int = 0
+    runs_as: str = ""
+    """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""
 
 
 class LauncherSeen(Event, frozen=True):

@@ -30,8 +30,9 @@ doors and people are told.
     else for the next request. Its place in the queue is free meanwhile, so those that slept for it are back.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
-    put to sleep (its answers are paused), ended, and started with the new one. What is left of one that was taken out,
-    also before this pool began, is ended, and its weights dropped (`leftovers.py`).
+    put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
+    alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
+    ended, and its weights dropped (`leftovers.py`).
 14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
@@ -54,7 +55,7 @@ from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.leftovers import Leftover, Leftovers
-from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged
+from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged, runs_as
 from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
@@ -73,6 +74,7 @@ that wait for the room.
 """
 SETTLE_S = 5.0
 """How long a pool that begins waits for the locks of what runs, and for a door."""
+CHANGED = "its entry in models.yaml has changed"
 Effects = Any
 
 
@@ -158,7 +160,7 @@ class Machine:
                 self._learn(model, bytes={}, weights={})  # what was measured was another one's
             if runs_as(model.rules.entry) != runs_as(rules.entry):
                 runs = model.child.running or model.wish is Wish.START
-                model.outdated = "its entry in models.yaml has changed" if runs else ""
+                model.outdated = CHANGED if runs else ""
                 model.works()
                 model.retry_at = -math.inf
             if model.rules.entry.pin != rules.entry.pin:
@@ -316,6 +318,8 @@ class Machine:
             model.child = child
             if child.host_bytes and model.state is State.ASLEEP:
                 self._learn(model, asleep=model.learned.asleep | {e.HOST: child.host_bytes})
+            if child.running and child.runs_as not in ("", runs_as(model.rules.entry)):  # it changed while no pool ran
+                model.outdated = model.outdated or CHANGED
             if child.running and not before.running:
                 model.view, model.away = None, True
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish
@@ -532,12 +536,6 @@ class Machine:
                 model.started_at, model.fresh = None, True
             model.was, model.since = state, now
             self.context.changed = True
-
-
-def runs_as(entry: Any) -> tuple[Any, ...]:
-    """What of an entry its processes are started with."""
-    return (entry.engine, entry.arguments, entry.command, entry.health, entry.environment, entry.devices,
-            entry.standby, entry.weights, entry.snapshot, entry.memory if entry.command else "")  # fmt: skip
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {

@@ -5,11 +5,14 @@ wish that is under way. So a pool that was killed finds every model where it is.
 """
 
 import enum
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pool.entries import ModelDemand, State
+import msgspec
+
+from pool.entries import Entry, ModelDemand, State
 from pool.rules.events import Child, Learned, LockView, ModelRules, WeightsSeen
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
@@ -24,6 +27,7 @@ ON_DEVICE = frozenset({State.WAKING, State.AWAKE})
 READS = frozenset({State.LOADING, *ON_DEVICE})
 """Its weights are in the device, or come there."""
 RUNS = frozenset({State.ASLEEP, *READS, State.DRAINING})
+_USUAL = Entry()
 
 
 class Wish(enum.Enum):
@@ -215,6 +219,13 @@ class Model:
         return State.ASLEEP if view.ready else State.LOADING
 
     @property
+    def has_older(self) -> bool:
+        """Its own weights in GMS may be another model's: they were loaded with an older entry."""
+        there, ran = self.weights or self.parked, self.child.runs_as
+        made = [word.partition(".")[0] for word in (ran, runs_as(self.rules.entry))]
+        return bool(there and ran) and made[0] != made[1] and self.region.models == [self]
+
+    @property
     def offered(self) -> State:
         """What doors go by: one that has failed takes requests again when its pause is over, and is tried for them."""
         if self.state is not State.FAILED or self.retry_at > -math.inf:
@@ -307,6 +318,19 @@ class Model:
 
     def works(self) -> None:
         self.failures, self.why_failed, self.retry_at = 0, "", -math.inf
+
+
+def runs_as(entry: Entry) -> str:
+    """What of it its processes are started with, in two words: what its weights may follow from, and the rest. What is
+    as usual isn't in them: a later pool with more fields has the same words.
+    """
+    of_weights = ("engine", "arguments", "environment", "devices")
+    rest = ("command", "health", "standby", "weights", "snapshot", *(("memory",) if entry.command else ()))
+    words = []
+    for part in (of_weights, rest):
+        said = {name: value for name in part if (value := getattr(entry, name)) != getattr(_USUAL, name)}
+        words.append(hashlib.sha256(msgspec.msgpack.encode(said, order="deterministic")).hexdigest()[:16])
+    return ".".join(words)
 
 
 def pause_s(failures: int) -> float:

@@ -57,6 +57,8 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
             continue
         if model.put_down and acts(model) and (model.state is State.AWAKE or no_engine(model)):
             yield Down(model.name, "a person has asked for it")
+        if model.has_older and not model.child.running and acts(model) and model.region.dropping.again_at == -math.inf:
+            yield Up(model.name, drop=(model.name,), room_first=True)
         if not (model.leaving or model.outdated) or not acts(model):
             continue
         if model.leaving and model.demand.busy:
@@ -114,7 +116,7 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.outdated or (model.leaving and not model.demand.wants):
+    if model.outdated or model.has_older or (model.leaving and not model.demand.wants):
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:

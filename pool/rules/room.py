@@ -92,7 +92,8 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
     regions = {one.region.name for one in goes}
-    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one.region.name in regions]
+    ends = [one for one, wish in chosen if wish is Wish.END]
+    down = [one for one in awake if (one, Wish.SLEEP) in chosen or one in ends or one.region.name in regions]
     sleep = tuple(one.name for one in down if not (goes and one.wish is Wish.SLEEP))
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
@@ -100,13 +101,14 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
     of_dropped = [one for lead in drop for one in _those_of(lead)]
     at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST and acts(one)]
-    end = (*(one.name for one, wish in chosen if wish is Wish.END), *(one.name for one in at_rest))
+    end = (*(one.name for one in ends if one not in down), *(one.name for one in at_rest))
     parks_now = tuple(lead.name for lead in park if all(one.state in AT_REST and acts(one) for one in _those_of(lead)))
     drops_now = tuple(lead.name for lead in drop if all(not one.child.running and acts(one) for one in _those_of(lead)))
     if goes and not (sleep or end or parks_now or drops_now):
         where = "go to host memory" if park else "are dropped"
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
-    return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=bool(goes))
+    first = bool(goes) or any(one in down for one in ends)
+    return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=first)
 
 
 def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:
@@ -137,6 +139,7 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
         gone = [(one, Wish.DROP) for one in last[:dropped]]
         those = [each for one in last[:dropped] for each in _those_of(one)]
         idle = [one for one in sleepers(it) if one.name != model.name and one not in those]
+        idle += [one for one, _ in ready if not one.demand.busy and one not in those]  # asleep first
         ended = [(one, Wish.END) for one in (*idle, *_loading_in_vain(it, model, now))]
         turns_end = [*later, *after_later] if gone else []
         yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
@@ -168,14 +171,15 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
 
 
 def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
-    """`PARK`: of one that is asleep by then; `DROP`: of one that is asleep, or has ended, and ends before."""
+    """`PARK`, `END`: of one that is asleep by then; `DROP`: of one that is asleep, or has ended, and ends before."""
     if wish is Wish.PARK:
         return model.weights
     if wish is Wish.DROP:
         engines = [one for one in _those_of(model) if not _has_no_engine(one)]
         return together((model.weights, *(it.beside(one, State.ASLEEP) for one in engines)))
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
-    return {device: size - after.get(device, 0) for device, size in it.has(model, model.state).items()}
+    before = State.ASLEEP if wish is Wish.END and model.state in ON_DEVICE else model.state
+    return {device: size - after.get(device, 0) for device, size in it.has(model, before).items()}
 
 
 def price(it: Picture, up: Model, down: Model) -> float:

@@ -28,6 +28,7 @@ from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
 from pool.rules.machine import Machine
+from pool.rules.model import runs_as
 from pool.shell import reading, weights
 from pool.shell.metrics import Metrics
 from sidecar.kernel.durable import DirectoryLock, DurableFile
@@ -295,7 +296,7 @@ class Server(Shell):
         if not isinstance(message, launching.Children):
             return
         children = {
-            name: e.Child(child.running, child.ends, child.why, child.host_bytes)
+            name: e.Child(child.running, child.ends, child.why, child.host_bytes, child.runs_as)
             for name, child in message.children.items()
         }
         running = {name for name, child in children.items() if child.running}
@@ -352,7 +353,8 @@ class Server(Shell):
 
     def _do_start(self, effect: e.Start) -> None:
         rules = self.machine.models[effect.model].rules
-        self._launcher.say(launching.Start(entry=rules.entry, devices=list(rules.devices)))
+        said = launching.Start(entry=rules.entry, devices=list(rules.devices), runs_as=runs_as(rules.entry))
+        self._launcher.say(said)
 
     def _do_end(self, effect: e.End) -> None:
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))

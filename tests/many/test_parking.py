@@ -3,8 +3,10 @@ its next wake brings them back. Nothing is wrong, nothing is lost, nothing grows
 """
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +176,13 @@ def test_a_pool_that_is_killed_while_it_parks_loses_nothing_and_the_next_one_goe
     assert sum(one.failures for one in host.shown()) == 0
 
 
+def words(host: Host, name: str) -> bytes:
+    """What its engine was started with; nothing while it has none."""
+    with contextlib.suppress(AssertionError, OSError):
+        return Path(f"/proc/{host.main(name).pid}/cmdline").read_bytes()
+    return b""
+
+
 def test_of_a_model_that_was_taken_out_while_no_pool_ran_nothing_is_left(house: House) -> None:
     host = Host(house, models("ab"), capacity=4 * PIECE).ready()
     shim, place = host.shim("b"), house.run_dir / "lock" / "b"
@@ -184,10 +193,12 @@ def test_of_a_model_that_was_taken_out_while_no_pool_ran_nothing_is_left(house: 
 
     assert weights() == {"a", "b"} and place.exists()
     del host.models["b"]
+    host.models["a"]["arguments"] += ["--max-batch", "2"]
     host.write()
     host.part("pool").kill()
     host.until(lambda: shim.dead and weights() == {"a"} and not place.exists(), "b is gone, and a stays")
     host.until(lambda: host.states().keys() == {"a"} and host.well(), "the next pool goes on")
+    host.until(lambda: b"--max-batch" in words(host, "a"), "and a's new arguments hold")
     check(
         asyncio.run(all_of(host.port, [host.stream("a", "Once")], None, [0])), known(host, [host.stream("a", "Once")])
     )

@@ -15,7 +15,7 @@ from tests.engine.shims import House
 from tests.gateway.door import Stream
 from tests.gateway.under_load import all_of, check
 from tests.many.host import DEVICE, Host
-from tests.many.test_parking import PIECE
+from tests.many.test_parking import PIECE, words
 from tests.many.test_swaps import known
 from tests.support.waiting import until
 from vram.observer import Observer as Ledger
@@ -87,6 +87,18 @@ def test_a_second_instance_loads_nothing_and_each_goes_on_when_the_other_dies_or
     assert written(host) == first
     has(host, {})
     until(lambda: nothing_is_left(host), "all of the last one has gone")
+
+
+def test_a_model_that_is_given_anothers_arguments_answers_as_that_one(house: House) -> None:
+    first, other = ({**instance(1), "weights": ""} for _ in "ab")
+    other["arguments"] = ["--seed", "8", *other["arguments"][2:]]
+    host = Host(house, {"a": first, "b": other}, capacity=5 * PIECE).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+    has(host, {"a": other, "b": other})
+    host.until(lambda: b"8" in words(host, "a").split(b"\0"), "it is started with them")
+    same(asyncio.run(all_of(host.port, asked, None, [0])), like[1])
+    assert host.shown_of("a").failures == 0
 
 
 def test_weights_that_two_share_are_parked_for_a_third_and_come_back_once_for_both(house: House) -> None:

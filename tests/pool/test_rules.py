@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
-from pool.entries import ModelDemand, State
+from pool.entries import Entry, ModelDemand, State
 from pool.rules import events as e
-from pool.rules.model import Demand
+from pool.rules.model import Demand, runs_as
 from pool.rules.plan import Down, plan
 from pool.rules.room import rank
 from pool.rules.view import outlooks
@@ -417,6 +418,23 @@ def test_an_engine_is_started_for_a_request_and_makes_room_in_the_budget_first()
     assert ("start", "c") in wishes and len([one for one in wishes if one[0] == "end"]) == 1
 
 
+def test_an_engine_that_is_awake_without_a_request_has_its_place_in_the_budget_and_gives_it_up_too() -> None:
+    """It would be awake, and the other refused, for ever."""
+    pool = Pool("ab", asleep={e.HOST: 15}, sizes={"a": 30, "b": 30})
+    for name in "ab":
+        pool.machine.models[name].learned = e.Learned(asleep={e.HOST: 10})
+    pool.launcher(b=e.Child(False))
+    pool.awake("a")
+    pool.wishes()
+    pool.door(a=BUSY, b=ModelDemand(waiting=1))
+    assert pool.wishes() == [], "not while it answers"
+    pool.advance(1)
+    pool.door(b=ModelDemand(waiting=1))
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a"), ("start", "b")]
+
+
 # -- 11: failures --------------------------------------------------------------------------------------------------
 
 
@@ -643,6 +661,54 @@ def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers
     pool.sleeps("a")
     assert pool.wishes() == [("end", "a")]
     pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_a_pool_before_has_started_with_an_older_entry_is_ended_and_started_with_the_new_one() -> None:
+    pool = Pool("abc", entries={name: {"preload": True} for name in "abc"}, heard=False)
+    entry = pool.machine.models["a"].rules.entry
+    older = msgspec.structs.replace(entry, arguments=["older"])
+    same = msgspec.structs.replace(entry, priority=7)
+    pool.launcher(a=e.Child(True, runs_as=runs_as(older)), b=e.Child(True, runs_as=runs_as(same)))
+    for name in "abc":
+        pool.lock(name)
+    assert pool.wishes() == [("end", "a")], "of c it isn't known"
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=runs_as(entry)))
+    pool.lock("a")
+    assert pool.wishes() == []
+
+
+def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_start() -> None:
+    """GMS would have another model's for it, for ever."""
+    pool = Pool("ab", entries={"a": {"arguments": ["new"]}}, running=False)
+    older, newer = (runs_as(Entry(engine="reference", arguments=[word])) for word in ("old", "new"))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=older))
+    pool.wants("a")
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a", "a process reads them"))
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a"))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=newer))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=2, runs_as=newer))
+    assert pool.wishes() == [("start", "a")]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_that_others_have_or_a_standby_has_no_part_in_stay_for_a_new_entry(shared: bool) -> None:
+    entries: dict[str, dict[str, Any]]
+    entries = {"a": {"weights": "w", "standby": not shared}, "b": {"weights": "w" if shared else ""}}
+    pool = Pool("ab", entries=entries, running=False)
+    older = Entry(engine="reference", arguments=["old"] if shared else [], weights="w")
+    pool.weights(w=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(older)))
+    pool.wants("a")
     assert pool.wishes() == [("start", "a")]
 
 
@@ -1567,7 +1633,9 @@ def test_what_one_keeps_asleep_is_not_free_when_it_sleeps() -> None:
     pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
     pool.awake("a")
     pool.wants("c")
-    assert pool.wishes() == []
+    assert pool.wishes() == [("sleep", "a")], "and c isn't waked with that"
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a"), ("wake", "c")]
 
 
 def test_for_one_that_waits_already_an_engine_is_ended_where_a_drop_alone_would_be_in_vain() -> None:
