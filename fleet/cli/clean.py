@@ -68,4 +68,4 @@ class DoorsSeen:
         try:
             return {row["door"]: row for row in ask(self._store, "doors", host=self._wish.host)}
         finally:
-            self._store.close()  # what is idle for long may be cut on the way, and nobody hears of it
+            self._store.close()  # what is idle for long may be cut on the way, and no side hears of it

@@ -151,7 +151,7 @@ class Send(Effect, frozen=True):
 
 class Allocate(Effect, frozen=True):
     """All of it or nothing: slabs on the device, and a table beside them, in the host's memory, if it has a size.
-    Without slabs it is for parked weights: whoever writes it makes its pages.
+    Without slabs it is for parked weights, whose writer makes its pages.
     """
 
     conn: int

@@ -36,8 +36,8 @@ def header(header_bytes: int, record_bytes: int, records: int, mark_offset: int)
 
 
 def create(size: int, *, filled: bool = True) -> int:
-    """A descriptor of a new table, which reads as zeros. Raises OSError. `filled`: all its pages are there. (Of parked
-    weights whoever writes them makes them: that takes 0.15 s a GiB.)
+    """A descriptor of a new table, which reads as zeros. Raises OSError. `filled`: all its pages are there. (Those of
+    parked weights are made as they are written: that takes 0.15 s a GiB.)
     """
     fd = os.memfd_create("gpu-failover-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
