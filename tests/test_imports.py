@@ -84,7 +84,6 @@ WITHOUT_RULES = {
     "sidecar.machine.plan",
     "pool.entries",
     "pool.rules.messages",
-    "vram.rules.client_events",
     "vram.rules.events",
     "vram.rules.messages",
     "vram.rules.status",

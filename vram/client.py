@@ -23,6 +23,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
+from msgspec import UNSET
+
 from evidence.rules.standing import Me
 from evidence.shell.membership import Memberships
 from evidence.shell.session import Errors, ProcessSession
@@ -30,9 +32,8 @@ from sidecar.machine.client_shell import Ask, TimeIsOver
 from sidecar.terminal.exit_codes import EX_LOST
 from sidecar.terminal.logs import complain
 from sidecar.wire import sockets
-from vram.rules import client_events as c
 from vram.rules import messages as m
-from vram.rules.client_machine import ClientMachine
+from vram.rules.client_machine import ClientMachine, GiveUp
 from vram.shell.rundir import SOCKET, ledger_of
 
 __all__ = [
@@ -154,11 +155,16 @@ class LedgerClient(Session):
         `outlives`: other processes keep the memory, so this tree's end won't free it; it counts until it is seen to be
         free, or until the next tree reserves the name, with what it has `found` of it in use: that needs no room.
         """
-        want = c.Want(next(self._numbers), name, dict(needs), priority, evictable, outlives, dict(found or {}))
-        m.check(
-            m.Reserve(number=0, name=name, needs=want.needs, priority=priority, evictable=evictable, found=want.found)
+        said = m.Reserve(
+            number=next(self._numbers),
+            name=name,
+            needs=dict(needs),
+            priority=priority,
+            evictable=evictable,
+            outlives=outlives or UNSET,
+            found=dict(found) if found else UNSET,
         )
-        return self._got(name, want, timeout_s, called_off)
+        return self._got(name, said, timeout_s, called_off)
 
     def resize(
         self,
@@ -170,21 +176,22 @@ class LedgerClient(Session):
         """The lease is to have so much. Less is given back at once, and must not be in use any more; for more this
         waits like `reserve`, and raises the same.
         """
-        m.check(m.Resize(number=0, lease=lease.number, bytes=dict(needs)))
-        return self._got(lease.name, c.Change(next(self._numbers), lease.number, dict(needs)), timeout_s, called_off)
+        said = m.Resize(number=next(self._numbers), lease=lease.number, bytes=dict(needs))
+        return self._got(lease.name, said, timeout_s, called_off)
 
     def give_back(self, lease: Lease) -> None:
         """It ends; its memory must not be in use any more. Doesn't wait for the server."""
         self.resize(lease, {})
 
     def _got(
-        self, name: str, wish: c.Want | c.Change, timeout_s: float | None, called_off: threading.Event | None
+        self, name: str, wish: m.Reserve | m.Resize, timeout_s: float | None, called_off: threading.Event | None
     ) -> Lease:
+        m.check(wish)
         answer = self.ask(Ask(wish, called_off), timeout_s)
         self.raise_if_over(answer)
-        if isinstance(answer, c.Denied):
+        if isinstance(answer, m.Denied):
             raise Refused(answer.why)
-        if not isinstance(answer, c.Got):
+        if not isinstance(answer, m.Granted):
             off = called_off is not None and called_off.is_set()
             until = "before that was called off" if off else f"within {timeout_s:g} s"
             raise NotInTime(f"{name} was not leased {until}{self.unheard}")
@@ -192,20 +199,22 @@ class LedgerClient(Session):
 
     def touch(self, lease: Lease) -> None:
         """It was used. As often as one likes: the server hears of it once a second at most."""
-        self.tell(c.SetLease(lease.number, used=True))
+        self.tell(m.Set(lease=lease.number, used=True))
 
     def set(self, lease: Lease, *, priority: int | None = None, evictable: bool | None = None) -> None:
-        m.check(m.Set(lease=lease.number, priority=priority, evictable=evictable))
-        self.tell(c.SetLease(lease.number, priority, evictable))
+        said = m.Set(lease=lease.number, priority=priority, evictable=evictable)
+        m.check(said)
+        self.tell(said)
 
     def heir(self, name: str, timeout_s: float | None = None) -> None:
         """From now on, as long as this tree lives, the bytes of this name are kept for it when their holder dies: its
         `reserve` of that name has them as soon as that end is proven.
         """
-        m.check(m.Heir(name=name))
+        said = m.Heir(name=name)
+        m.check(said)
         if name not in self.machine.heirs and len(self.machine.heirs) >= m.MOST_HEIRED:
             raise LedgerError(f"a tree is heir of at most {m.MOST_HEIRED} names")
-        answer = self.ask(Ask(c.BeHeir(name)), timeout_s)
+        answer = self.ask(Ask(said), timeout_s)
         self.raise_if_over(answer)
         if isinstance(answer, TimeIsOver):
             raise NotInTime(f"the ledger did not say within {timeout_s:g} s that this is an heir of {name}")
@@ -213,38 +222,39 @@ class LedgerClient(Session):
     # -- what is asked and answered --------------------------------------------------------------------------------
 
     def on_late(self, ask: Ask) -> None:
-        if isinstance(ask.about, c.Want | c.Change):
-            self.feed(c.GiveUp(ask.about.number))
+        if isinstance(ask.about, m.Reserve | m.Resize):
+            self.feed(GiveUp(ask.about.number))
         else:
             super().on_late(ask)
 
     def on_given_up(self, ask: Ask) -> None:
         super().on_given_up(ask)
-        if isinstance(ask.about, c.Want | c.Change):
-            self.feed(c.GiveUp(ask.about.number, gone=True))
+        if isinstance(ask.about, m.Reserve | m.Resize):
+            self.feed(GiveUp(ask.about.number, gone=True))
 
-    def _answer(self, effect: c.Got | c.Denied | c.Without) -> None:
-        self.bound = self.bound or isinstance(effect, c.Got)
+    def _answer(self, effect: m.Granted | m.Denied | m.Withdrawn) -> None:
+        self.bound = self.bound or isinstance(effect, m.Granted)
         number = effect.number
         self.answer_all(effect, lambda ask: getattr(ask.about, "number", None) == number)
 
-    def _do_is_heir(self, effect: c.IsHeir) -> None:
-        self.answer_all(effect, lambda ask: isinstance(ask.about, c.BeHeir) and ask.about.name == effect.name)
+    def _do_named(self, effect: m.Named) -> None:
+        self.answer_all(effect, lambda ask: isinstance(ask.about, m.Heir) and ask.about.name == effect.name)
 
-    def _do_asked_back(self, effect: c.AskedBack) -> None:
+    def _do_asked(self, effect: m.Asked) -> None:
         asked = self._on_asked
         if asked is not None:
-            lease = Lease(effect.lease, effect.name, self.machine.leases[effect.lease].bytes)
+            held = self.machine.leases[effect.lease]
+            lease = Lease(effect.lease, held.name, held.bytes)
             call = lambda: asked(lease, effect.bytes, effect.timeout_s, effect.why)  # noqa: E731
             threading.Thread(target=lambda: self.call("on_asked", call), name="ledger-asked", daemon=True).start()
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         **Session.effects,
-        c.Got: _answer,
-        c.Denied: _answer,
-        c.Without: _answer,
-        c.IsHeir: _do_is_heir,
-        c.AskedBack: _do_asked_back,
+        m.Granted: _answer,
+        m.Denied: _answer,
+        m.Withdrawn: _answer,
+        m.Named: _do_named,
+        m.Asked: _do_asked,
     }
 
 

@@ -12,7 +12,7 @@ from evidence.rules.standing import Me
 from tests.sim.process import Process
 from tests.sim.tree_client import TreeClient
 from tests.sim.tree_server import TreeServer
-from vram.rules import client_events as c
+from vram.rules import messages as m
 from vram.rules import record
 from vram.rules.client_machine import ClientMachine
 from vram.rules.events import Config, Started
@@ -74,4 +74,4 @@ class SimHolder(TreeClient):
         self.machine = ClientMachine(me)
 
     def does(self, effect: Any) -> None:
-        self.ever_held |= isinstance(effect, c.Got)
+        self.ever_held |= isinstance(effect, m.Granted)

@@ -9,7 +9,6 @@ from tests.sim.process import Process
 from tests.sim.tree_faults import TreeFaults
 from tests.sim.vram_actors import FILE, SimHolder
 from tests.sim.vram_programs import DEVICE, Tree
-from vram.rules import client_events as c
 
 
 class VramFaults(TreeFaults):
@@ -105,7 +104,7 @@ class VramFaults(TreeFaults):
                 child.exit()
 
         client = SimHolder(self.world, child, Me(engine_id, incarnation, child.pid, True), on)
-        child.after(0.001, lambda: client.feed(c.Tick()))
+        child.after(0.001, lambda: client.feed(ec.Tick()))
         child.after(0.5, child.exit)
 
     def _close(self) -> None:

@@ -11,13 +11,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from evidence.rules import client_events as ec
 from evidence.rules.standing import Me
 from tests.sim.process import Process
 from tests.sim.vram_actors import SimHolder
-from vram.rules import client_events as c
+from vram.rules import messages as m
+from vram.rules.client_machine import GiveUp
 
 if TYPE_CHECKING:
     from tests.sim.vram_world import VramWorld
@@ -113,7 +115,7 @@ class Slot:
         tree = self.tree = Tree(client.name, main, client, [main])
         world.trees[tree.name] = tree
         self.wished_at = {}
-        main.after(rng.random() * 0.01, lambda: client.feed(c.Tick()))
+        main.after(rng.random() * 0.01, lambda: client.feed(ec.Tick()))
         return tree
 
     def runs_another_program(self) -> None:
@@ -145,14 +147,14 @@ class Slot:
             if not tree.begun:
                 tree.begun = True
                 self._begin(client, tree)
-        elif isinstance(effect, c.Got):
+        elif isinstance(effect, m.Granted):
             self.wished_at.pop(effect.number, None)
             self._got(client, tree, effect)
-        elif isinstance(effect, c.Denied | c.Without) and self.wished_at.pop(effect.number, None) is not None:
+        elif isinstance(effect, m.Denied | m.Withdrawn) and self.wished_at.pop(effect.number, None) is not None:
             client.process.after(rng.random() * 0.2 + 0.01, lambda: self._wish(client, tree))
-        elif isinstance(effect, c.IsHeir):
+        elif isinstance(effect, m.Named):
             world.is_heir(tree, effect.name)
-        elif isinstance(effect, c.AskedBack):
+        elif isinstance(effect, m.Asked):
             if self.hears or world.calm:
                 lease = effect.lease
                 client.process.after(rng.random() * 0.2, lambda: self._give_back(client, tree, lease))
@@ -167,7 +169,7 @@ class Slot:
         if self.forks:
             client.process.after(rng.random() * 0.5, lambda: self._fork(client, tree))
         if self.heir:
-            client.feed(c.BeHeir(self.heir))
+            client.feed(m.Heir(name=self.heir))
         client.process.after(rng.random() * 0.2, lambda: self._wish(client, tree))
 
     def _wish(self, client: SimHolder, tree: Tree) -> None:
@@ -182,19 +184,22 @@ class Slot:
             needs = {device: min(count, 50) for device, count in needs.items()}
         if self.outlives:
             found, name = self.in_use(), f"of {self.engine_id}"
-            want = c.Want(0, name, found or needs, self.priority, self.evictable, outlives=True, found=found)
+            want = self._want(name, found or needs, outlives=True, found=found or UNSET)
             if not tree.promised:
-                self._ask(client, lambda number: replace(want, number=number))
+                self._ask(client, want)
             return
         own = self.heir if self.world.calm or rng.random() < 0.7 else ""
         name = own or rng.choice(NAMES)
-        self._ask(client, lambda number: c.Want(number, name, needs, self.priority, self.evictable))
+        self._ask(client, self._want(name, needs))
 
-    def _ask(self, client: SimHolder, wish: Any) -> None:
+    def _want(self, name: str, needs: dict[str, int], **more: Any) -> m.Reserve:
+        return m.Reserve(number=0, name=name, needs=needs, priority=self.priority, evictable=self.evictable, **more)
+
+    def _ask(self, client: SimHolder, wish: m.Reserve | m.Resize) -> None:
         self.number += 1
         number = self.number
         self.wished_at[number] = self.world.kernel.now
-        client.feed(wish(number))
+        client.feed(replace(wish, number=number))
         tree, rng = self.tree, self.world.rng
         if tree is not None and (tree.promised or (self.polls and not self.world.calm)):
             # (To hold, and to wait for more without an end, is a deadlock.)
@@ -206,9 +211,9 @@ class Slot:
             if gone:
                 del self.wished_at[number]
                 client.process.after(0.05, lambda: self._wish(client, tree))
-            client.feed(c.GiveUp(number, gone=gone))
+            client.feed(GiveUp(number, gone=gone))
 
-    def _got(self, client: SimHolder, tree: Tree, got: c.Got) -> None:
+    def _got(self, client: SimHolder, tree: Tree, got: m.Granted) -> None:
         world, rng = self.world, self.world.rng
         if not got.bytes:
             return
@@ -236,10 +241,10 @@ class Slot:
             self._shrink(client, tree, lease)
         elif roll < 0.75:
             more = {device: min(CAPACITY, count + rng.choice((5, 20))) for device, count in held.items()}
-            self._ask(client, lambda number: c.Change(number, lease, more))
+            self._ask(client, m.Resize(number=0, lease=lease, bytes=more))
             client.process.after(1.2, lambda: self._go_on(client, tree, lease))
         else:
-            client.feed(c.SetLease(lease, evictable=rng.choice((None, True)), used=True))
+            client.feed(m.Set(lease=lease, evictable=rng.choice((None, True)), used=True))
             client.process.after(rng.random(), lambda: self._go_on(client, tree, lease))
 
     def _give_back(self, client: SimHolder, tree: Tree, lease: int) -> None:
@@ -251,7 +256,7 @@ class Slot:
         self._free(tree, lease)
         del tree.promised[lease]
         self.number += 1
-        client.feed(c.Change(self.number, lease, {}))
+        client.feed(m.Resize(number=self.number, lease=lease, bytes={}))
         client.process.after(self.world.rng.random() * 0.3 + 0.01, lambda: self._wish(client, tree))
 
     def _is_dying(self, tree: Tree, lease: int) -> bool:
@@ -266,7 +271,7 @@ class Slot:
         less = {device: count // 2 for device, count in tree.promised[lease].items() if count > 1}
         tree.promised[lease] = less
         self.number += 1
-        client.feed(c.Change(self.number, lease, less))
+        client.feed(m.Resize(number=self.number, lease=lease, bytes=less))
         if not less:
             del tree.promised[lease]
         client.process.after(self.world.rng.random() * 0.3, lambda: self._go_on(client, tree, lease))
@@ -359,4 +364,4 @@ class Slot:
 
         if self.arms:
             child.after(rng.random() * 0.05, armed)
-        child.after(rng.random() ** 2, functools.partial(membership.feed, c.Tick()))
+        child.after(rng.random() ** 2, functools.partial(membership.feed, ec.Tick()))

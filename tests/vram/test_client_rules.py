@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from evidence.rules.client_events import Say
+from evidence.rules import client_events as c
 from evidence.rules.standing import Me
-from vram.rules import client_events as c
 from vram.rules import messages as m
-from vram.rules.client_machine import ANSWER_S, ClientMachine
+from vram.rules.client_machine import ANSWER_S, ClientMachine, GiveUp
 
 
 class Client:
@@ -18,20 +17,20 @@ class Client:
         self.told: list[Any] = []
         self.feed(c.Connected(life=(1, 1)))
         self.hears(m.Welcome(server_incarnation="s", number=1, settle_s=1.0, secret="", protocol=1))
-        self.feed(c.Want(1, "x", {"gpu": 10, "second": 10}))
+        self.feed(m.Reserve(number=1, name="x", needs={"gpu": 10, "second": 10}))
         self.hears(m.Granted(number=1, lease=7, bytes={"gpu": 10, "second": 10}))
         self.said.clear()
 
     def gives_up_growth(self) -> None:
         """To 20; and hears no answer to that, either."""
-        self.feed(c.Change(2, 7, {"gpu": 20, "second": 10}))
-        self.feed(c.GiveUp(2))
+        self.feed(m.Resize(number=2, lease=7, bytes={"gpu": 20, "second": 10}))
+        self.feed(GiveUp(2))
         self.now += ANSWER_S + 0.1
         self.feed(c.Tick())
 
     def feed(self, event: Any) -> None:
         for effect in self.it.handle(event, self.now):
-            (self.said if isinstance(effect, Say) else self.told).append(getattr(effect, "message", effect))
+            (self.said if isinstance(effect, c.Say) else self.told).append(getattr(effect, "message", effect))
 
     def hears(self, message: Any) -> None:
         self.feed(c.Heard(message))
@@ -45,7 +44,7 @@ def test_what_was_granted_too_late_goes_back_behind_the_next_wish_for_it_and_not
     """Else the server takes away what it has just granted to that one."""
     client = Client()
     client.gives_up_growth()
-    client.feed(c.Change(3, 7, {"gpu": 30, "second": 10}))
+    client.feed(m.Resize(number=3, lease=7, bytes={"gpu": 30, "second": 10}))
     client.hears(m.Granted(number=2, lease=7, bytes={"gpu": 20, "second": 10}))
     assert [bytes["gpu"] for bytes, _ in client.resizes] == [20, 30]
     client.hears(m.Denied(number=3, why="too many"))
@@ -61,23 +60,23 @@ def test_what_was_granted_too_late_goes_back_at_once_where_no_wish_follows() -> 
 
 def test_what_a_resize_gives_back_is_given_back_whether_the_rest_is_granted_or_not() -> None:
     client = Client()
-    client.feed(c.Change(2, 7, {"gpu": 5, "second": 30}))
+    client.feed(m.Resize(number=2, lease=7, bytes={"gpu": 5, "second": 30}))
     assert client.resizes == [({"gpu": 5, "second": 10}, False), ({"gpu": 5, "second": 30}, False)]
-    client.feed(c.GiveUp(2))
+    client.feed(GiveUp(2))
     client.hears(m.Withdrawn(number=2))
-    client.feed(c.Change(3, 7, {"gpu": 10, "second": 10}))
-    assert not isinstance(client.told[-1], c.Got) and client.resizes[-1] == ({"gpu": 10, "second": 10}, False)
+    client.feed(m.Resize(number=3, lease=7, bytes={"gpu": 10, "second": 10}))
+    assert not isinstance(client.told[-1], m.Granted) and client.resizes[-1] == ({"gpu": 10, "second": 10}, False)
 
 
 def test_a_lease_of_which_nothing_would_stay_is_given_back_first() -> None:
     client = Client()
-    client.feed(c.Change(2, 7, {"third": 5}))
-    assert isinstance(client.told[-1], c.Denied) and "give it back, and reserve anew" in client.told[-1].why
+    client.feed(m.Resize(number=2, lease=7, bytes={"third": 5}))
+    assert isinstance(client.told[-1], m.Denied) and "give it back, and reserve anew" in client.told[-1].why
 
 
 def test_that_a_lease_outlives_its_holder_and_what_was_found_is_said_and_said_again_to_the_next_server() -> None:
     client = Client()
-    client.feed(c.Want(2, "y", {"gpu": 5}, outlives=True, found={"gpu": 5}))
+    client.feed(m.Reserve(number=2, name="y", needs={"gpu": 5}, outlives=True, found={"gpu": 5}))
     (asked,) = client.said
     assert asked.outlives is True and asked.found == {"gpu": 5}
     client.hears(m.Granted(number=2, lease=8, bytes={"gpu": 5}))

@@ -1,6 +1,7 @@
 """The rules of a client of the ledger: what its tree has, and what is said again to a new server. Pure.
 
-What every process does towards such a server is in `evidence/rules/standing.py`. Beside that:
+What its program wants and is told are the messages of the wire (`messages.py`). What every process does towards such a
+server is in `evidence/rules/standing.py`. Beside that:
 
 1. What a lease has is what the server has said last. The next server is told exactly that (`Claim`), and then every
    wish that isn't answered yet, in order: so a grant that was lost on the way ends, and what was given back is given
@@ -19,9 +20,9 @@ from typing import Any
 
 import msgspec
 
+from evidence.rules import client_events as c
 from evidence.rules.standing import Link, Me, Standing
 from sidecar.wire.versions import Spoken
-from vram.rules import client_events as c
 from vram.rules import messages as m
 from vram.rules.leases import both, minus, some
 from vram.rules.messages import Bytes
@@ -52,6 +53,13 @@ class Wish:
     awaited: bool
     """The program waits for the answer."""
     give_up_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    number: int
+    gone: bool = False
+    """No caller takes the answer any more."""
 
 
 class ClientMachine:
@@ -127,17 +135,15 @@ class ClientMachine:
         elif isinstance(message, m.Denied):
             wish = self.wishes.pop(message.number, None)
             if wish is not None and wish.awaited:
-                self._out.append(c.Denied(message.number, message.why))
+                self._out.append(message)
                 self._answered(wish)
         elif isinstance(message, m.Withdrawn):
             self._without(message.number)
         elif isinstance(message, m.Named):
             self._named(message.name)
         elif isinstance(message, m.Asked):
-            held = self.leases.get(message.lease)
-            if held is not None:
-                asked = (message.lease, held.name, message.bytes, message.timeout_s, message.why)
-                self._out.append(c.AskedBack(*asked))
+            if message.lease in self.leases:
+                self._out.append(message)
         else:
             self.standing.hear(message)
 
@@ -153,7 +159,7 @@ class ClientMachine:
     def _named(self, name: str) -> None:
         if not self.heirs.get(name, True):
             self.heirs[name] = True
-            self._out.append(c.IsHeir(name))
+            self._out.append(m.Named(name=name))
 
     def _granted(self, message: m.Granted) -> None:
         number, lease, bytes = message.number, message.lease, message.bytes
@@ -173,50 +179,43 @@ class ClientMachine:
         elif held is not None:
             held.bytes, held.left = bytes, bytes if wish.awaited else held.left
         if wish.awaited:
-            self._out.append(c.Got(number, lease, bytes))
+            self._out.append(message)
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_want(self, event: c.Want) -> None:
-        said = m.Reserve(
-            number=event.number,
-            name=event.name,
-            needs=event.needs,
-            priority=event.priority,
-            evictable=event.evictable,
-            outlives=event.outlives or msgspec.UNSET,
-            found=event.found or msgspec.UNSET,
-        )
+    def _on_reserve(self, said: m.Reserve) -> None:
         self._wish(said, awaited=True)
 
-    def _on_change(self, event: c.Change) -> None:
-        held, wanted = self.leases.get(event.lease), some(event.bytes)
+    def _on_resize(self, said: m.Resize) -> None:
+        held, wanted = self.leases.get(said.lease), some(said.bytes)
         left = held.left if held is not None else {}
         if wanted and not left:
-            self._out.append(c.Denied(event.number, f"lease {event.lease} was given back"))
+            self._deny(said.number, f"lease {said.lease} was given back")
         elif minus(wanted, left):
             rest = both(left, wanted)
             if not rest:
-                why = "none of it would stay: give it back, and reserve anew"
-                self._out.append(c.Denied(event.number, why))
+                self._deny(said.number, "none of it would stay: give it back, and reserve anew")
                 return
             if held is not None and rest != left:  # that is given back whether the rest is granted or not
                 held.left = rest
-                self._change(event.lease, rest, unused=False)
-            self._wish(m.Resize(number=event.number, lease=event.lease, bytes=wanted), awaited=True)
+                self._change(said.lease, rest, unused=False)
+            self._wish(said, awaited=True)
         else:
             if held is not None and wanted != left:
                 held.left = wanted
-                self._deny_growth(event.lease)
-                self._change(event.lease, wanted, unused=False)
-            self._out.append(c.Got(event.number, event.lease, wanted))
+                self._deny_growth(said.lease)
+                self._change(said.lease, wanted, unused=False)
+            self._out.append(m.Granted(number=said.number, lease=said.lease, bytes=wanted))
+
+    def _deny(self, number: int, why: str) -> None:
+        self._out.append(m.Denied(number=number, why=why))
 
     def _deny_growth(self, lease: int) -> None:
         """What was wished for before it was to be less."""
         for number, wish in list(self.wishes.items()):
             if wish.awaited and isinstance(wish.said, m.Resize) and wish.said.lease == lease:
                 del self.wishes[number]
-                self._out.append(c.Denied(number, "the lease is to have another size by now"))
+                self._deny(number, "the lease is to have another size by now")
 
     def _change(self, lease: int, bytes: Bytes, *, unused: bool) -> None:
         self._own += 1
@@ -226,7 +225,7 @@ class ClientMachine:
         self.wishes[said.number] = Wish(said, self.standing.now, awaited)
         self.standing.say_if_in(said)
 
-    def _on_give_up(self, event: c.GiveUp) -> None:
+    def _on_give_up(self, event: GiveUp) -> None:
         wish = self.wishes.get(event.number)
         if wish is None:
             return
@@ -239,7 +238,7 @@ class ClientMachine:
     def _without(self, number: int) -> None:
         wish = self.wishes.pop(number, None)
         if wish is not None:
-            self._out.append(c.Without(number))
+            self._out.append(m.Withdrawn(number=number))
             self._answered(wish)
 
     def _answered(self, wish: Wish) -> None:
@@ -253,25 +252,24 @@ class ClientMachine:
         if held is not None and not wished and minus(held.bytes, held.left):
             self._change(lease, held.left, unused=True)
 
-    def _on_set(self, event: c.SetLease) -> None:
-        held, now = self.leases.get(event.lease), self.standing.now
+    def _on_set(self, said: m.Set) -> None:
+        held, now = self.leases.get(said.lease), self.standing.now
         if held is None:
             return
-        held.priority = held.priority if event.priority is None else event.priority
-        held.evictable = held.evictable if event.evictable is None else event.evictable
-        if event.used:
+        held.priority = held.priority if said.priority is None else said.priority
+        held.evictable = held.evictable if said.evictable is None else said.evictable
+        if said.used:
             held.used_at = now
-            if event.priority is None and event.evictable is None and now < held.said_used_at + SAY_USED_EVERY_S:
+            if said.priority is None and said.evictable is None and now < held.said_used_at + SAY_USED_EVERY_S:
                 return
             held.said_used_at = now
-        said = m.Set(lease=event.lease, priority=event.priority, evictable=event.evictable, used=event.used)
         self.standing.say_if_in(said)
 
-    def _on_be_heir(self, event: c.BeHeir) -> None:
-        if self.heirs.setdefault(event.name, False):
-            self._out.append(c.IsHeir(event.name))
+    def _on_heir(self, said: m.Heir) -> None:
+        if self.heirs.setdefault(said.name, False):
+            self._out.append(m.Named(name=said.name))
         else:
-            self.standing.say_if_in(m.Heir(name=event.name))
+            self.standing.say_if_in(said)
 
 
 _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
@@ -279,11 +277,11 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
     c.Disconnected: ClientMachine._on_disconnected,
     c.Hopeless: lambda machine, event: machine.standing.refused(event.why),
     c.Heard: ClientMachine._on_heard,
-    c.Want: ClientMachine._on_want,
-    c.Change: ClientMachine._on_change,
-    c.GiveUp: ClientMachine._on_give_up,
-    c.SetLease: ClientMachine._on_set,
-    c.BeHeir: ClientMachine._on_be_heir,
+    m.Reserve: ClientMachine._on_reserve,
+    m.Resize: ClientMachine._on_resize,
+    GiveUp: ClientMachine._on_give_up,
+    m.Set: ClientMachine._on_set,
+    m.Heir: ClientMachine._on_heir,
     c.VouchFor: lambda machine, event: machine.standing.vouch_for(event),
     c.ChildEnded: lambda machine, event: machine.standing.child_ended(event),
     c.PathSeen: ClientMachine._on_path_seen,
