@@ -2,8 +2,8 @@
 
 The pool hears what there is for each model, soon after it has changed; what it says comes from its client's thread.
 While it is away everything stays as it is: what is awake serves, and what waits waits on. A model that was taken away
-keeps its pair until its last request is over. What this file may not do: decide (`gateway/rules/routing.py`,
-`wishes.py`, `demand.py`).
+keeps its pair until its last request is over; what waits for it is refused once the pool knows it no more. What this
+file may not do: decide (`gateway/rules/routing.py`, `wishes.py`, `demand.py`).
 """
 
 import asyncio
@@ -126,11 +126,16 @@ class Router:
             if entry.name in self.models or routing.outlook_of(entry, self.outlook).state is not State.OFF:
                 self._mind(entry)
         wanted = {_key(entry) for entry in self.catalogue.entries.values()}
-        for key in [key for key, model in self.models.items() if key not in wanted and not model.clients]:
-            pair = self.models.pop(key).pair
-            self._parts.pairs.remove(pair)
-            self._parts.forget(pair)
-            pair.close()
+        for key in [key for key in self.models if key not in wanted]:
+            model = self.models[key]
+            if model.clients:
+                if not model.pair.url and key not in self.outlook:  # the pool wishes nothing for it any more
+                    self._tell(model, e.Outlook("", f"the model {key!r} is not here any more"))
+                continue
+            del self.models[key]
+            self._parts.pairs.remove(model.pair)
+            self._parts.forget(model.pair)
+            model.pair.close()
         self._parts.changed()
 
     def _mind(self, entry: Entry) -> Model:
@@ -147,11 +152,13 @@ class Router:
             self._parts.pairs.append(pair)
             pair.on_changed = self._changed
             pair.start()
-        told = routing.told(entry, seen, away=self.away_since is not None)
+        self._tell(model, routing.told(entry, seen, away=self.away_since is not None))
+        return model
+
+    def _tell(self, model: Model, told: e.Outlook) -> None:
         if told != model.told:
             model.told = told
             model.pair.feed(told)
-        return model
 
     def _changed(self) -> None:
         self._touch()

@@ -205,6 +205,29 @@ def test_a_stream_waits_for_its_model_is_told_what_for_and_is_then_answered(many
     until(lambda: many.pool.demand["off"].served == 2, "the pool hears that they were served")
 
 
+def test_what_waits_for_a_model_of_which_the_pool_knows_no_more_is_refused_and_not_kept_waiting(many: Many) -> None:
+    many.pool.entries.append(Entry(name="gone"))
+    many.pool.see("gone", State.LOADING)
+    many.pool.again()
+    until(lambda: many.state("gone") == "loading", "the door has heard of it")
+
+    async def story() -> Stream:
+        stream = Stream({**BODY, "model": "gone"}, streams=False)
+        running = asyncio.create_task(stream.run(many.door.port))
+        while not ("gone" in many.pool.demand and many.pool.demand["gone"].waiting):
+            await asyncio.sleep(0.01)
+        many.pool.entries.pop()
+        many.pool.again()
+        until(lambda: not many.state("gone"), "it was taken out")
+        assert not running.done(), "the pool knows it still, and serves what it has"
+        del many.pool.outlook["gone"]
+        many.pool.again()
+        return await running
+
+    stream = asyncio.run(story())
+    assert stream.status == 503 and b"'gone' is not here any more" in stream.raw
+
+
 def test_a_cold_load_counts_against_the_callers_time_out(many: Many) -> None:
     many.see("small", State.ASLEEP, estimate_ms=60_000)
     status, headers, said = many.ask(model="small", x_deadline_ms=2000)
