@@ -6,29 +6,24 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_port import JSON, MakePage, Page
 from sidecar.http.http_requests import Refused
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.wire import tcp
 
-_TEXT, _JSON = [(b"content-type", b"text/plain; charset=utf-8")], [(b"content-type", b"application/json")]
 _LIMITS = Limits(connections=64, first_goes=True, body_bytes=16 << 10, request_s=10, idle_s=30)
-Get = Callable[[Reply], None]
-Post = Callable[[Request, Reply], None]
+Post = Callable[[Request], Page]
 
 
-def say(reply: Reply, line: str, status: int = 200) -> None:
-    reply.send(status, f"{line}\n".encode(), _TEXT)
+def json(value: object, status: int = 200) -> Page:
+    return Page(msgspec.json.encode(value) + b"\n", status, JSON)
 
 
-def show(reply: Reply, value: object, status: int = 200) -> None:
-    reply.send(status, msgspec.json.encode(value) + b"\n", _JSON)
+def refusal(status: int, why: str) -> Page:
+    return json({"error": why}, status)
 
 
-def refuse(reply: Reply, status: int, why: str) -> None:
-    reply.send(status, _error(why), _JSON)
-
-
-async def serve(address: tuple[str, int], gets: Mapping[str, Get], posts: Mapping[str, Post]) -> HttpServer:
+async def serve(address: tuple[str, int], gets: Mapping[str, MakePage], posts: Mapping[str, Post]) -> HttpServer:
     """Raises CannotListen."""
 
     def let_in(request: Request, has_body: bool) -> str | Refused:
@@ -39,16 +34,10 @@ async def serve(address: tuple[str, int], gets: Mapping[str, Get], posts: Mappin
         return "" if request.method in ("GET", "HEAD") and not has_body else Refused(405, f"{request.path} takes GET")
 
     def handle(request: Request, reply: Reply) -> None:
-        if request.path in posts:
-            posts[request.path](request, reply)
-        else:
-            gets[request.path](reply)
+        page = posts[request.path](request) if request.path in posts else gets[request.path]()
+        reply.send(page.status, page.body, [(b"content-type", page.kind.encode())])
 
     listener = tcp.listen(*address)
-    server = HttpServer(asyncio.get_running_loop(), handle, lambda _, why: _error(why), _LIMITS, let_in)
+    server = HttpServer(asyncio.get_running_loop(), handle, lambda *refused: refusal(*refused).body, _LIMITS, let_in)
     await server.listen(listener)
     return server
-
-
-def _error(why: str) -> bytes:
-    return msgspec.json.encode({"error": why}) + b"\n"

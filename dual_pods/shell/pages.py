@@ -10,46 +10,43 @@ from dual_pods.rules.place import View
 from dual_pods.rules.plan import Phase
 from dual_pods.shell import answering
 from dual_pods.shell.controller import Controller
-from sidecar.http.http_exchange import Reply
+from sidecar.http import metrics
+from sidecar.http.http_port import MakePage, Page, text
 
 _READY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Pages:
     def __init__(self, controller: Controller) -> None:
-        from prometheus_client import CollectorRegistry, Histogram
+        from prometheus_client import Histogram
 
         self._controller = controller
-        self._registry = CollectorRegistry()
+        registry = metrics.new_registry()
         self._ready_s = Histogram(
             "dual_pods_ready_seconds", "From a requester's creation until it is Ready, by what made it so",
-            ["by"], buckets=_READY_S, registry=self._registry,
+            ["by"], buckets=_READY_S, registry=None,
         )  # fmt: skip
-        self._registry.register(self)
-        self.pages: dict[str, answering.Get] = {
-            "/live": lambda reply: answering.say(reply, "alive"),
+        registry.register(self)
+        self.pages: dict[str, MakePage] = {
+            "/live": lambda: text("alive"),
             "/ready": self._ready,
-            "/metrics": self._metrics,
-            "/dual-pods": lambda reply: answering.show(reply, state(controller)),
+            "/metrics": metrics.page_of(registry),
+            "/dual-pods": lambda: answering.json(state(controller)),
         }
 
-    def _ready(self, reply: Reply) -> None:
+    def _ready(self) -> Page:
         """The one that waits to lead is ready; so is one that leads, while it sees the cluster."""
         blind = self._controller.blind
-        answering.say(reply, blind or "ready", 503 if blind else 200)
-
-    def _metrics(self, reply: Reply) -> None:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-        while self._controller.ready_s:
-            by, seconds = self._controller.ready_s.pop()
-            self._ready_s.labels(by).observe(seconds)
-        reply.send(200, generate_latest(self._registry), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
+        return text(blind or "ready", 503 if blind else 200)
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         controller, work = self._controller, self._controller.work
+        while controller.ready_s:
+            by, seconds = controller.ready_s.pop()
+            self._ready_s.labels(by).observe(seconds)
+        yield from self._ready_s.collect()
         yield GaugeMetricFamily("dual_pods_leader", "1 while this controller leads", value=float(work is not None))
         requests = float(controller.kube.requests)
         yield CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server", value=requests)

@@ -21,7 +21,8 @@ from dual_pods.rules.standing import Standing, Target
 from dual_pods.shell import answering
 from dual_pods.shell.devices import NoDevices
 from sidecar.http.http_client import HttpClient, Unanswered
-from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_exchange import Request
+from sidecar.http.http_port import MakePage, Page, text
 from sidecar.http.http_server import HttpServer
 from sidecar.terminal.logs import Log
 from sidecar.wire import tcp
@@ -71,11 +72,11 @@ class Requester:
             "/v1/become-ready": partial(self._hear, lambda said: self.standing.bound(said, time.monotonic())),
             "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said.token)),
         }
-        self._gets: dict[str, answering.Get] = {
+        self._gets: dict[str, MakePage] = {
             "/v1/dual-pods/accelerators": partial(self._say, accelerators),
             "/v1/dual-pods/accelerator-memory-usage": partial(self._say, memory_mib),
             "/ready": self._say_ready,
-            "/live": lambda reply: answering.say(reply, "alive"),
+            "/live": lambda: text("alive"),
             "/metrics": self._metrics,
         }
 
@@ -148,37 +149,33 @@ class Requester:
 
     # -- the controller and kubelet --------------------------------------------------------------------------------
 
-    def _hear(self, decide: Callable[[Target], Standing | None], request: Request, reply: Reply) -> None:
+    def _hear(self, decide: Callable[[Target], Standing | None], request: Request) -> Page:
         try:
             said = msgspec.json.decode(request.body, type=Target) if request.body.strip() else Target()
         except msgspec.MsgspecError as error:
-            answering.refuse(reply, 400, f"this isn't where an instance is: {error}")
-            return
+            return answering.refusal(400, f"this isn't where an instance is: {error}")
         if said.pod and self.uid and said.pod != self.uid:
-            answering.refuse(reply, 421, f"pod {said.pod} had this address before; this is pod {self.uid}")
-            return
+            return answering.refusal(421, f"pod {said.pod} had this address before; this is pod {self.uid}")
         standing = decide(said)
         if standing is None:
             why = f"a newer controller was heard: its token is {self.standing.token}, and this one's is {said.token}"
-            answering.refuse(reply, 409, why)
-            return
+            return answering.refusal(409, why)
         self._become(standing)
-        answering.say(reply, "OK")
+        return text("OK")
 
-    def _say(self, find: Callable[[], object], reply: Reply) -> None:
+    def _say(self, find: Callable[[], object]) -> Page:
         try:
-            answering.show(reply, find())
+            return answering.json(find())
         except NoDevices as error:
-            answering.refuse(reply, 500, str(error))
+            return answering.refusal(500, str(error))
 
-    def _say_ready(self, reply: Reply) -> None:
-        ready = self.standing.ready
-        answering.say(reply, "ready" if ready else self.standing.why, 200 if ready else 503)
+    def _say_ready(self) -> Page:
+        return text("ready") if self.standing.ready else text(self.standing.why, 503)
 
-    def _metrics(self, reply: Reply) -> None:
+    def _metrics(self) -> Page:
         values = {"ready": int(self.standing.ready), "connections": len(self._relayed)}
         lines = (f"# TYPE dual_pods_requester_{k} gauge\ndual_pods_requester_{k} {v}" for k, v in values.items())
-        answering.say(reply, "\n".join(lines))
+        return text("\n".join(lines))
 
     # -- the relay -------------------------------------------------------------------------------------------------
 
