@@ -363,12 +363,13 @@ class Machine:
     def _take_weights(self, model: Model) -> None:
         model.region.models.remove(model)
         if not model.region.models:
+            del self.picture.regions[model.region.name]
             self._leftovers.of.setdefault(model.region.name, Leftover())
 
     def _region(self, name: str) -> Region:
         """The one that models have already, or a new one."""
         if (region := self.picture.regions.get(name)) is None:
-            region = Region(name)
+            region = self.picture.regions[name] = Region(name)
             for said in self.picture.gms.values():
                 region.seen(said)
         return region

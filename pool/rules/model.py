@@ -23,10 +23,10 @@ COPIED = 2 << 30
 """Bytes of weights that go to host memory, or come back, in a second: until that was measured."""
 NEWEST_COUNTS = 0.3
 """The weight of the newest measurement among those before."""
-ON_DEVICE = frozenset({State.WAKING, State.AWAKE})
-READS = frozenset({State.LOADING, *ON_DEVICE})
+ON_DEVICE = (State.WAKING, State.AWAKE)
+READS = (State.LOADING, *ON_DEVICE)
 """Its weights are in the device, or come there."""
-RUNS = frozenset({State.ASLEEP, *READS, State.DRAINING})
+RUNS = (State.ASLEEP, *READS, State.DRAINING)
 _USUAL = Entry()
 
 

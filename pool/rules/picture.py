@@ -15,8 +15,12 @@ class Picture:
 
     host: HostRules = field(default_factory=HostRules)
     models: dict[str, Model] = field(default_factory=dict)
+    regions: dict[str, Region] = field(default_factory=dict)
+    """All models' weights: those that several share are there once."""
     room: dict[str, int] | None = None
     """The ledger's; None while it doesn't answer."""
+    most: dict[str, int] = field(default_factory=dict)
+    """What all models together may have, with the budget of those that are asleep."""
     beside_weights: dict[str, int] = field(default_factory=dict)
     """What of it is left for all models while all weights stay where they are."""
     launched: bool = False
@@ -42,33 +46,21 @@ class Picture:
             return "the ledger doesn't answer: no engine is started, waked or put to sleep until it is back"
         return "" if self.settled else "the pool has just begun, and looks what runs"
 
-    @property
-    def most(self) -> dict[str, int]:
-        """What all models together may have, with the budget of those that are asleep."""
-        others = {device: self._of_no_model(device) for device in self.room or {}}
-        room = {device: max(most - others[device], 0) for device, most in (self.room or {}).items()}
-        return room | {of_sleepers(device): most for device, most in self.host.asleep.items()}
-
-    def _of_no_model(self, device: str) -> int:
-        """What weights take of it that are no model's any more."""
-        here = (self.gms[device].here or {}) if device in self.gms else {}
-        return sum(size for name, size in here.items() if name not in self.regions)
-
-    @property
-    def regions(self) -> dict[str, Region]:
-        """All models' weights: those that several share are there once."""
-        return {model.region.name: model.region for model in self.models.values()}
-
     def weigh(self) -> None:
+        """After each event."""
         taken = together(region.here for region in self.regions.values())
-        most = self.most
-        self.beside_weights = {device: max(most[device] - taken.get(device, 0), 0) for device in self.room or {}}
+        self.most, self.beside_weights = {}, {}
+        for device, size in (self.room or {}).items():
+            here = (self.gms[device].here or {}) if device in self.gms else {}
+            of_no_model = sum(size for name, size in here.items() if name not in self.regions)
+            self.most[device] = most = max(size - of_no_model, 0)
+            self.beside_weights[device] = max(most - taken.get(device, 0), 0)
+        self.most |= {of_sleepers(device): most for device, most in self.host.asleep.items()}
 
     def taken(self) -> dict[str, int]:
         """What all models have, or will when what is under way is done."""
-        weights = {model.region.name: self.weights_in(model, model.state) for model in self.models.values()}
-        beside = (self.beside(model, model.state) for model in self.models.values())
-        return together((*beside, *weights.values()))
+        weights = (self.weights_in(one.models[0], one.models[0].state) for one in self.regions.values())
+        return together((*(self.beside(model, model.state) for model in self.models.values()), *weights))
 
     def free(self) -> dict[str, int]:
         taken = self.taken()
@@ -80,21 +72,22 @@ class Picture:
 
     def weights_in(self, model: Model, state: State) -> Mapping[str, int]:
         """What its weights take of each device with it in this state, and those that share them in theirs."""
-        others = [(one, one.state) for one in model.region.models if one.name != model.name]
-        reads = [(one, its) for one, its in ((model, state), *others) if its in READS]
-        if not reads:
+        states = [(one, state if one.name == model.name else one.state) for one in model.region.models]
+        if not any(its in READS for _, its in states):
             return model.weights
-        known = (model.weights, model.parked, *(one.learned.weights for one, its in reads if its is State.LOADING))
-        return {device: max(one.get(device, 0) for one in known) for one in known for device in one}
+        found = dict(model.weights)
+        for known in (model.parked, *(one.learned.weights for one, its in states if its is State.LOADING)):
+            for device, size in known.items():
+                found[device] = max(size, found.get(device, 0))
+        return found
 
     def beside(self, model: Model, state: State) -> Mapping[str, int]:
         """What it has in this state beside its weights."""
         bytes_ = model.bytes(state, self.beside_weights)
-        if state in ON_DEVICE:
-            asleep = {of_sleepers(HOST): model.bytes(State.ASLEEP, {}).get(HOST, 0)}
-        else:
-            asleep = {of_sleepers(device): size for device, size in bytes_.items()}
-        return together((bytes_, asleep))
+        if not self.host.asleep:
+            return bytes_
+        asleep = {HOST: model.bytes(State.ASLEEP, {}).get(HOST, 0)} if state in ON_DEVICE else bytes_
+        return {**bytes_, **{of_sleepers(device): size for device, size in asleep.items()}}
 
 
 def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -17,7 +17,7 @@ PARKS_TRIED = 6
 """So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
 more than half a minute, in which a new GMS refuses because readers may be on their way back.
 """
-AT_REST = frozenset({State.ASLEEP, State.OFF, State.FAILED})
+AT_REST = (State.ASLEEP, State.OFF, State.FAILED)
 """No process reads its weights."""
 
 

@@ -46,7 +46,7 @@ TESTS = {
 """Whose tests try the mutants of a package."""
 NOT_THESE = "not slow and not chaos and not root and not torch and not vllm"
 FILES = rules()
-WORLD_OF = {"lockserver": "lock", "evidence": "lock", "gms": "gms", "sidecar": "lock", "vram": "vram"}
+WORLD_OF = {"lockserver": "lock", "evidence": "lock", "gms": "gms", "sidecar": "lock", "vram": "vram", "pool": "pool"}
 SEEDS = 20
 """Schedules of a world that show which lines it runs; a mutant gets more of them."""
 CALLS = 300

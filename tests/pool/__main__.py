@@ -2,8 +2,8 @@
 
 python -m tests.pool                             policies side by side, on each kind of traffic
 python -m tests.pool --only bursts --seconds 600 --seed 7
-python -m tests.pool --schedules 0:1000          seeded schedules with faults (`schedules.py`)
-python -m tests.pool --schedules 4711 --events 1000000
+
+Seeded schedules with faults (`schedules.py`) are a world of the simulator: python -m tests.sim --world pool
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 
 from bench.traffic import kinds
 from sidecar.terminal import table
-from tests.pool import peers, schedules
+from tests.pool import peers
 from tests.pool.house import HouseWorld
 from tests.pool.world import Figures, Kind, PeerWorld, World
 
@@ -59,12 +59,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="kinds of traffic whose name has this in it")
-    parser.add_argument("--schedules", default="", help="FROM:TO, or one seed")
-    parser.add_argument("--events", type=int, default=300, help="of each schedule")
     options = parser.parse_args()
-    if options.schedules:
-        first, _, last = options.schedules.partition(":")
-        return schedules.run_all(range(int(first), int(last or int(first) + 1)), options.events)
     for kind in kinds(random.Random(0)):
         if options.only in kind:
             rows = [(policy, *row(f)) for policy, f in measured(kind, options.seconds, options.seed).items()]

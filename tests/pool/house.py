@@ -25,7 +25,8 @@ from pool.rules import events as e
 from pool.rules.machine import Machine
 from pool.rules.turns import BEGIN_S
 from sidecar.machine.context import Time
-from tests.pool.world import Kind, Stream, World, WrongWorld
+from tests.pool.world import Kind, Stream, World
+from tests.sim.schedule import Violation
 
 DEVICE = "gpu"
 DRAIN_S = 1.0
@@ -101,8 +102,10 @@ class HouseWorld(World):
         host: e.HostRules | None = None,
         loaded: bool = True,
         host_memory: int = 0,
+        trace: list[str] | None = None,
     ) -> None:
         super().__init__(kinds, capacity, seed)
+        self.trace = trace
         self.host_memory = host_memory
         """Of which parked weights may have so much."""
         self.entries = {
@@ -160,8 +163,14 @@ class HouseWorld(World):
         }
         self.feed(e.Configured(self.host, rules))
 
+    def say(self, what: Any) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.now:9.4f} {what}")
+
     def feed(self, event: Any) -> None:
+        self.say(event)
         for effect in self.machine.handle(event, Time(self.now, self.now)):
+            self.say(effect)
             self._do(effect)
         if self.machine.deadline < self._tick_at:
             self._tick_at = self.machine.deadline
@@ -176,21 +185,21 @@ class HouseWorld(World):
         name = getattr(effect, "model", "")
         if isinstance(effect, e.Sleep | e.Wake | e.Start | e.End):
             if {"launcher", "ledger"} & self.away or (name in self.away and self.engines[name].running):
-                raise WrongWorld(f"{effect} while {self.away} are away")
+                raise Violation(f"{effect} while {self.away} are away")
             engine = self.engines[name]
         if isinstance(effect, e.Wake):
             self.after(0.0005, lambda: self._wake(engine))
         elif isinstance(effect, e.Sleep):
             heard = self.machine.models[name].view
             if heard is not None and heard.held and not (heard.serving or heard.draining or heard.resting):
-                raise WrongWorld(f"{name} is to sleep while it wakes")
+                raise Violation(f"{name} is to sleep while it wakes")
             self._may_sleep(engine, effect.why)
             self.after(0.0005, lambda: self._sleep(engine, effect.drain_s))
         elif isinstance(effect, e.Start):
             self.after(0.0005, lambda: self._start(engine))
         elif isinstance(effect, e.End):
             if engine.serving:
-                raise WrongWorld(f"{name} is to be ended while it serves")
+                raise Violation(f"{name} is to be ended while it serves")
             self.after(0.0005, lambda: self.die(engine, again=False))
         elif isinstance(effect, e.Park):
             self._may_park(self.regions[effect.weights])
@@ -203,9 +212,9 @@ class HouseWorld(World):
 
     def _may_park(self, region: Region) -> None:
         if "gms" in self.away:
-            raise WrongWorld(f"{region.name} is to be parked while GMS is away")
+            raise Violation(f"{region.name} is to be parked while GMS is away")
         if any(one.serving or self.machine.models[one.kind.name].pinned for one in region.engines):
-            raise WrongWorld(f"{region.name} is to be parked, and has a model that is awake or pinned")
+            raise Violation(f"{region.name} is to be parked, and has a model that is awake or pinned")
 
     def _may_drop(self, region: Region) -> None:
         models = self.machine.models
@@ -213,19 +222,19 @@ class HouseWorld(World):
         others = any(other.wants for other in models.values() if other not in these)
         needed = any(one.pinned or (one.demand.wants and not others) for one in these)
         if "gms" in self.away or any(one.running for one in region.engines) or needed:
-            raise WrongWorld(f"the weights {region.name} are to be dropped, which may be needed")
+            raise Violation(f"the weights {region.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
             return
         entry, awake_s = self.entries[engine.kind.name], self.now - engine.waked_at
         if entry.pin:
-            raise WrongWorld(f"{entry.name} is pinned, and is to sleep: {why}")
+            raise Violation(f"{entry.name} is pinned, and is to sleep: {why}")
         if engine.serving and awake_s < entry.loaded_at_least_s - 1e-6:
-            raise WrongWorld(f"{entry.name} is to sleep after {awake_s:.3f} s: {why}")
+            raise Violation(f"{entry.name} is to sleep after {awake_s:.3f} s: {why}")
         waits = self.waiting[entry.name] and self.machine.doors  # with a door that dies, its requests have gone
         if engine.serving and not engine.had and waits and awake_s < BEGIN_S - 1e-6:
-            raise WrongWorld(f"{entry.name} was waked for a request, and is to sleep before it had it")
+            raise Violation(f"{entry.name} was waked for a request, and is to sleep before it had it")
 
     # -- what it is told -------------------------------------------------------------------------------------------
 
@@ -235,11 +244,13 @@ class HouseWorld(World):
         for name in self.kinds:
             waiting, streaming = self.waiting[name], self.served[name]
             if waiting or streaming or self.ended[name]:
-                paused = [one.paused_at for one in waiting if one.paused_at is not None]
-                since = min([self.now, *paused, *(one.at for one in waiting if one.paused_at is None)])
+                since, paused = self.now, 0
+                for one in waiting:
+                    since = min(since, one.at if one.paused_at is None else one.paused_at)
+                    paused += one.paused_at is not None
                 models[name] = ModelDemand(
-                    waiting=len(waiting) - len(paused),
-                    paused=len(paused),
+                    waiting=len(waiting) - paused,
+                    paused=paused,
                     streaming=len(streaming),
                     oldest_wait_ms=round(1000 * (self.now - since)),
                     priority=self.entries[name].priority,
@@ -479,7 +490,7 @@ class HouseWorld(World):
         self.swaps += 1
         weights = {self.engines[one].region.name: self.kinds[one].weights for one in self.awake}
         if sum(self.kinds[one].bytes for one in self.awake) + sum(weights.values()) > self.capacity:
-            raise WrongWorld(f"{self.awake} are awake together, and don't fit")
+            raise Violation(f"{self.awake} are awake together, and don't fit")
         self.tell_lock(name)
         self.tell_ledger()
         self.after(0.001, lambda: self._admit_if(engine) if engine.life == life else None)
@@ -562,13 +573,10 @@ class HouseWorld(World):
 
     def check(self) -> None:
         if self.leased() > self.capacity:
-            raise WrongWorld(f"{self.leased()} of {self.capacity} bytes are leased")
+            raise Violation(f"{self.leased()} of {self.capacity} bytes are leased")
         if self.host_left() < 0:
-            raise WrongWorld(f"parked weights have {-self.host_left()} bytes more of the host's memory than they may")
-        cut = [stream for stream in self.streams[-50:] if stream.over not in ("", "whole", "left")]
-        if cut:
-            raise WrongWorld(f"a stream was cut: {cut[0]}")
+            raise Violation(f"parked weights have {-self.host_left()} bytes more of the host's memory than they may")
         for name, model in self.machine.models.items():
             engine = self.engines[name]
             if model.state is State.AWAKE and not {"launcher", name} & self.away and not engine.serving:
-                raise WrongWorld(f"the pool takes {name} for awake")
+                raise Violation(f"the pool takes {name} for awake")

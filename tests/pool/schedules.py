@@ -5,8 +5,7 @@ each request has to be answered whole: nothing hangs, nothing is lost.
 """
 
 import random
-import time
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,15 @@ from pool.entries import Entry
 from pool.rules import events as e
 from pool.rules import messages as m
 from tests.pool.house import HouseWorld
-from tests.pool.world import Kind, WrongWorld
+from tests.pool.world import Kind
+from tests.sim.schedule import Violation
 
+EVENTS = 150
 ENDS_S = 3600.0
 """After the last fault every request is answered within that time."""
 
 
-def world_of(chance: random.Random) -> HouseWorld:
+def world_of(chance: random.Random, trace: list[str] | None) -> HouseWorld:
     names = "abcdefgh"[: chance.choice((1, 2, 2, 3, 4, 8))]
     weighs = chance.choice(((0,), (5, 10, 30, 40)))
     many = [_kind(name, weighs, chance) for name in names]
@@ -37,7 +38,7 @@ def world_of(chance: random.Random) -> HouseWorld:
     )
     loaded, host_memory = chance.random() < 0.5, chance.choice((0, 40, 1000))
     seed = chance.randrange(1 << 30)
-    return HouseWorld(many, 100, seed, entries=entries, host=host, loaded=loaded, host_memory=host_memory)
+    return HouseWorld(many, 100, seed, entries=entries, host=host, loaded=loaded, host_memory=host_memory, trace=trace)
 
 
 def _kind(name: str, weighs: tuple[int, ...], chance: random.Random) -> Kind:
@@ -73,29 +74,48 @@ def _entry(chance: random.Random) -> dict[str, Any]:
 
 
 class Schedule:
-    def __init__(self, seed: int, events: int) -> None:
+    def __init__(self, seed: int, *, trace: bool = False, events: int = EVENTS) -> None:
+        self.seed, self.until = seed, events
+        self.trace = list[str]() if trace else None
         self.chance = random.Random(seed)
-        self.events = events
-        self.world = world_of(self.chance)
-        self.done: list[str] = []
-        self.deaths = 0
+        self.faults: Counter[str] = Counter()
+        self.world = world_of(self.chance, self.trace)
+
+    @property
+    def events(self) -> int:
+        return self.world.events
+
+    @property
+    def grants(self) -> int:
+        """Wakes."""
+        return self.world.swaps
+
+    @property
+    def undecided(self) -> bool:
+        return False
 
     def run(self) -> None:
         world, chance = self.world, self.chance
-        while world.events < self.events:
-            world.run(world.now + chance.expovariate(1 / chance.choice((0.05, 1.0, 10.0))), self.events)
+        try:
+            while world.events < self.until:
+                world.run(world.now + chance.expovariate(1 / chance.choice((0.05, 1.0, 10.0))), self.until)
+                world.check()
+                do = chance.choices(_STEPS, _WEIGHTS)[0]
+                world.say(do)
+                if do not in ("asks", "leaves"):
+                    self.faults[do] += 1
+                _DOES[do][0](self)
+                world.check()
+            world.say("the faults end")
+            self.heal()
+            until = world.now + ENDS_S
+            while world.now < until and any(not one.over for one in world.streams):
+                world.run(world.now + 10.0)
             world.check()
-            do = chance.choices(_STEPS, [weight for _, weight in _DOES.values()])[0]
-            self.done.append(f"{world.now:.3f} {do}")
-            _DOES[do][0](self)
-            world.check()
-        self.heal()
-        until = world.now + ENDS_S
-        while world.now < until and any(not one.over for one in world.streams):
-            world.run(world.now + 10.0)
-        world.check()
-        if hanging := [one for one in world.streams if not one.over]:
-            raise WrongWorld(f"{len(hanging)} requests were never answered: {hanging[0]}")
+            if hanging := [one for one in world.streams if not one.over]:
+                raise Violation(f"{len(hanging)} requests were never answered: {hanging[0]}")
+        except Violation as violation:
+            raise Violation(f"seed {self.seed}, at {world.now:.4f} s: {violation}") from violation
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -203,19 +223,4 @@ _DOES: dict[str, tuple[Any, int]] = {
     "reload": (Schedule.reload, 2),
     "lockctl": (Schedule.lockctl, 1),
 }
-_STEPS = list(_DOES)
-
-
-def run_all(seeds: Iterable[int], events: int) -> int:
-    began, count, total = time.monotonic(), 0, 0
-    for seed in seeds:
-        schedule = Schedule(seed, events)
-        try:
-            schedule.run()
-        except Exception as error:
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-            print("\n".join(schedule.done[-30:]))
-            return 1
-        count, total = count + 1, total + schedule.world.events
-    print(f"{count} schedules, {total} events, {time.monotonic() - began:.1f} s")
-    return 0
+_STEPS, _WEIGHTS = list(_DOES), [weight for _, weight in _DOES.values()]

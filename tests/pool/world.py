@@ -1,6 +1,6 @@
 """A host with many models, simulated: engines, memory and clients, under our pool's real machine or another's rules.
 
-Time is the world's own. What holds in it, and what is wrong when it doesn't (`WrongWorld`), stands at the top of
+Time is the world's own. What holds in it, and what is wrong when it doesn't (`Violation`), stands at the top of
 `house.py` for ours. Nothing here decides who is awake.
 """
 
@@ -16,13 +16,10 @@ from typing import Any
 from bench.traffic import Agents, Traffic
 from bench.traffic import Request as Asked
 from tests.pool import peers
+from tests.sim.schedule import Violation
 
 TOKEN_S, PREFILL_S = 0.02, 0.1
 """What a token of an answer takes, and reading a prompt (again, after a pause)."""
-
-
-class WrongWorld(AssertionError):
-    """Something that must not be."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class World:
     def serve(self, stream: Stream) -> None:
         """An engine takes it, or goes on with it."""
         if stream.model not in self.awake:
-            raise WrongWorld(f"{stream.model} serves and isn't awake")
+            raise Violation(f"{stream.model} serves and isn't awake")
         self.waiting[stream.model].remove(stream)
         self.served[stream.model].append(stream)
         if stream.paused_at is not None:
@@ -246,7 +243,7 @@ class PeerWorld(World):
                 self.after(kind.load_s if self.cold else kind.wake_s, lambda name=effect.model: self._loaded(name))  # type: ignore[misc]
             else:
                 if self.served[effect.model]:
-                    raise WrongWorld("it is unloaded with requests in flight")
+                    raise Violation("it is unloaded with requests in flight")
                 self.awake.discard(effect.model)
                 self.moving.add(effect.model)
                 sleep_s = self.kinds[effect.model].sleep_s

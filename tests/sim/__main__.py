@@ -1,7 +1,7 @@
 """`make sim SEEDS=...`: runs schedules of the simulator and says what it found.
 
     python -m tests.sim --seeds 20000                    seeds 0 to 19999 of each world, on every core
-    python -m tests.sim --world gms --seeds 5000:6000    those seeds of one world: lock, gms or vram
+    python -m tests.sim --world gms --seeds 5000:6000    those seeds of one world: lock, gms, vram or pool
     python -m tests.sim --world gms --seed 4711          one schedule, event by event (of the lock unless it is named)
 
 One seed is one schedule and replays exactly. Exits 1 when something that must hold did not, with the seeds.
@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from types import FrameType
 
+from tests.pool import schedules as pool
 from tests.sim.gms_world import GmsWorld
 from tests.sim.schedule import Violation
 from tests.sim.vram_world import VramWorld
@@ -29,7 +30,12 @@ CHUNK = 250
 STUCK_S = 60
 """A schedule takes milliseconds: one that takes so long goes round in a circle, and is a finding like any other."""
 SAYS_SO_EVERY_S = 60
-WORLDS: dict[str, type[World] | type[GmsWorld] | type[VramWorld]] = {"lock": World, "gms": GmsWorld, "vram": VramWorld}
+WORLDS: dict[str, type[World] | type[GmsWorld] | type[VramWorld] | type[pool.Schedule]] = {
+    "lock": World,
+    "gms": GmsWorld,
+    "vram": VramWorld,
+    "pool": pool.Schedule,
+}
 
 
 class Stuck(BaseException):
@@ -69,7 +75,7 @@ def run_seeds(job: tuple[str, range]) -> Outcome:
             outcome.violations.append(f"seed {seed}: {type(error).__name__}: {error}")
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         outcome.schedules += 1
-        outcome.events += world.kernel.events
+        outcome.events += world.events
         outcome.grants += world.grants
         outcome.undecided += world.undecided
         outcome.faults.update(world.faults)

@@ -26,14 +26,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "compiled"
-COPIED = ("sidecar", "evidence", "lockserver", "gms", "vram", "tests/__init__.py", "tests/sim", "pyproject.toml")
-COMPILED = ("evidence/rules/*.py", "lockserver/rules/*.py", "gms/rules/*.py", "vram/rules/*.py", "tests/sim/*.py")
+PACKAGES = ("evidence", "lockserver", "gms", "vram", "pool")
+COPIED = ("sidecar", *PACKAGES, "bench", "tests/__init__.py", "tests/pool", "tests/sim", "pyproject.toml")
+COMPILED = (*(f"{name}/rules/*.py" for name in PACKAGES), "tests/pool/*.py", "tests/sim/*.py")
 ALSO = ("sidecar/machine/disk_writes.py", "sidecar/machine/plan.py", "sidecar/machine/reconnect.py")
-NOT_THE_SIMULATOR = ("test_", "cases_", "linux_", "random_", "scripts", "sim_world", "compiled", "__")
+NOT_THE_SIMULATOR = ("test_", "harness", "cases_", "linux_", "random_", "scripts", "sim_world", "compiled", "__")
 
 
 def can_be_compiled(path: Path) -> bool:
-    if path.parent.name == "sim" and path.name.startswith(NOT_THE_SIMULATOR):
+    if path.is_relative_to(ROOT / "tests") and path.name.startswith(NOT_THE_SIMULATOR):
         return False
     classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
     errors = any(isinstance(base, ast.Name) and base.id.endswith("Error") for node in classes for base in node.bases)

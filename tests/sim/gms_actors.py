@@ -6,6 +6,7 @@ between any two effects of the server it may be killed. Who starts them, what go
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -56,6 +57,8 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         """What its ledger has for it."""
         self.lease_at: dict[str, float] = {}
         """Region -> when the last wish for it is answered."""
+        self.leasing: dict[str, deque[e.Lease]] = {}
+        """Region -> its wishes that wait for their turns."""
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
         self.machine = Machine(world.server_config(self.incarnation))
 
@@ -162,13 +165,14 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             self.leased[effect.key] = effect.bytes
             return
         rng, now = self.world.rng, self.kernel.now
-        answered = self.lease_at.get(effect.key, 0.0) <= now  # what is under way may be leased by then
-        if answered and effect.found and self.leased.get(effect.key, effect.found) != effect.found:
+        turns = self.leasing.setdefault(effect.key, deque())
+        if not turns and effect.found and self.leased.get(effect.key, effect.found) != effect.found:
             self.world.fail(f"{effect} is said to be found, and {self.leased} are leased")
         at = max(now + rng.choice((0.0, rng.random() * effect.timeout_s)), self.lease_at.get(effect.key, 0.0))
         if at > now:  # one after the other
             self.lease_at[effect.key] = at + 0.001
-            self.process.after(at - now, lambda: self._lease(effect, later=True))
+            turns.append(effect)
+            self.process.after(at - now, lambda: self._lease(turns.popleft(), later=True))
         else:
             self._lease(effect)
 

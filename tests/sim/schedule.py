@@ -77,6 +77,10 @@ class Schedule(ABC, Generic[S]):
         return False
 
     @property
+    def events(self) -> int:
+        return self.kernel.events
+
+    @property
     def undecided(self) -> bool:
         """The server says that it can't prove what it would have to, and waits."""
         return False

@@ -2,7 +2,7 @@
 
 Each stage has a variable that says how much of it there shall be; 0 leaves it out:
 
-    make night SCHEDULES=2000 POOL=200 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0
+    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0
 
 A stage that fails keeps no other from running. Exits 1 if one did.
 """
@@ -51,7 +51,6 @@ STAGES = (
     Stage(
         "SCHEDULES", "1000000", "schedules of each world", (sys.executable, "-m", "tests.sim.compiled", "--seeds", "{}")
     ),
-    Stage("POOL", "20000", "schedules of the pool", (sys.executable, "-m", "tests.pool", "--schedules", "0:{}")),
     Stage("MUTANTS", "all", "mutants", (sys.executable, "-m", "tests.mutants", "--part", "{}")),
     Stage(
         "KILLS",
