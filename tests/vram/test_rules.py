@@ -385,6 +385,28 @@ def test_what_moves_to_another_device_is_known_as_before(world: World) -> None:
     assert world.device("second").leased == 0
 
 
+@pytest.mark.parametrize("seen_before_the_proof", [True, False])
+def test_what_a_dead_holder_had_that_has_an_heir_is_not_taken_off_what_others_have(
+    world: World, seen_before_the_proof: bool
+) -> None:
+    """So much was promised then as wasn't there."""
+    world.used["training"] = 30
+    a, b, c = world.holder("a", 60, name="chat"), world.tree("b"), world.tree("c")
+    world.advance(3)
+    b.says(m.Heir(name="chat"))
+    if seen_before_the_proof:
+        a.dies(proven=False)
+        del world.used[a.name]
+        world.advance(3)
+        a.life = False
+    else:
+        a.dies()
+    world.advance(3)
+    c.reserve(40, evictable=False)
+    b.reserve(60, name="chat")
+    assert (b.has, c.has, world.device().foreign) == (60, 0, 30)
+
+
 def test_an_heir_sees_all_of_it_free_before_it_wakes(world: World) -> None:
     """A driver may keep what a dead process had a little longer."""
     a, b = world.holder("a", 60, name="chat"), world.tree("b")
