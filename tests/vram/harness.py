@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from evidence.rules import events as e
-from sidecar.machine.context import Closed, Died, Note, Persisted, PersistFailed, Tick, Time
+from sidecar.machine.context import Closed, Died, Note, Persisted, PersistFailed, Publish, Tick, Time
 from vram.rules import messages as m
 from vram.rules import record
 from vram.rules.events import Config, Started
@@ -122,6 +122,7 @@ class World:
         self.trees: dict[str, Tree] = {}
         self.notes: list[Note] = []
         self.unlinked: list[str] = []
+        self.published: m.Status | None = None
         self.file: record.Record | None = None
         self.disk_fails = ""
         self.reader_answers = True
@@ -250,6 +251,8 @@ class World:
                 self.unanswered += 1
             case e.Unlink(name):
                 self.unlinked.append(name)
+            case Publish():
+                self.published = self.status
             case Note():
                 self.notes.append(effect)
         return None

@@ -385,6 +385,28 @@ def test_what_moves_to_another_device_is_known_as_before(world: World) -> None:
     assert world.device("second").leased == 0
 
 
+@pytest.mark.parametrize("seen_before_the_proof", [True, False])
+def test_what_a_dead_holder_had_that_has_an_heir_is_not_taken_off_what_others_have(
+    world: World, seen_before_the_proof: bool
+) -> None:
+    """So much was promised then as wasn't there."""
+    world.used["training"] = 30
+    a, b, c = world.holder("a", 60, name="chat"), world.tree("b"), world.tree("c")
+    world.advance(3)
+    b.says(m.Heir(name="chat"))
+    if seen_before_the_proof:
+        a.dies(proven=False)
+        del world.used[a.name]
+        world.advance(3)
+        a.life = False
+    else:
+        a.dies()
+    world.advance(3)
+    c.reserve(40, evictable=False)
+    b.reserve(60, name="chat")
+    assert (b.has, c.has, world.device().foreign) == (60, 0, 30)
+
+
 def test_an_heir_sees_all_of_it_free_before_it_wakes(world: World) -> None:
     """A driver may keep what a dead process had a little longer."""
     a, b = world.holder("a", 60, name="chat"), world.tree("b")
@@ -1199,6 +1221,49 @@ def test_who_was_asked_hears_it_again_when_it_comes_back(world: World) -> None:
     h.hangs_up()
     h.comes_back(h.claims())
     assert [round(asked.timeout_s) for asked in h.all(m.Asked)] == [30, 20]
+
+
+def test_who_was_late_hears_when_it_comes_back_that_it_has_no_time_left(world: World) -> None:
+    h, a = world.holder("h", 80), world.tree("a")
+    a.reserve(60)
+    world.advance(31)
+    h.hangs_up()
+    h.comes_back(h.claims())
+    assert h.all(m.Asked)[-1].timeout_s == 0
+
+
+def test_a_tree_that_wants_more_is_not_asked_for_what_it_has(world: World) -> None:
+    a, _ = world.holder("a", 60), world.holder("b", 40, evictable=False)
+    a.resize(a.lease, 80)
+    assert not a.all(m.Asked) and "may ask no lease" in world.status.waiters[0].waits_for
+
+
+def test_none_is_asked_before_all_may_be_that_are_needed() -> None:
+    world = World(least_held_s=5)
+    used, fresh = world.holder("used", 50), world.holder("fresh", 50)
+    used.says(m.Set(lease=used.lease, used=True))
+    world.tree("a").reserve(80)
+    world.advance(4)
+    assert not used.all(m.Asked) and not fresh.all(m.Asked)
+    world.advance(1)
+    assert used.all(m.Asked) and fresh.all(m.Asked)
+
+
+def test_what_was_asked_for_is_there_for_one_waiter(world: World) -> None:
+    h, _ = world.holder("h", 40), world.holder("other", 60, evictable=False)
+    a, b = world.tree("a"), world.tree("b")
+    a.reserve(30)
+    b.reserve(35)
+    assert [asked.bytes for asked in h.all(m.Asked)] == [{GPU: 30}]
+    assert ["may ask no lease" in waiter.waits_for for waiter in world.status.waiters] == [False, True]
+
+
+def test_that_a_lease_is_asked_for_is_published_and_noted() -> None:
+    world = World(reads=False, totals={GPU: 100}, least_held_s=5)
+    world.holder("h", 100)
+    world.tree("a").reserve(50)
+    world.advance(5)
+    assert world.published is not None and world.published.leases[0].state == "asked" and world.noted("asked")
 
 
 def test_none_is_asked_while_a_dead_tree_has_only_to_be_proven_gone(world: World) -> None:

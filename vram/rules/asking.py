@@ -27,19 +27,18 @@ class Asking(Part):
         what heirs would have to leave to it.
         """
         may = list(self._may_be_asked(waiter))
-        if _short_without(short, (lease for lease, _ in may)):
+        if minus(short, _sum(lease for lease, _ in may)):
             may += [(estate, plan.now) for estate in estates()]
-        vainly = set(_short_without(short, (lease for lease, _ in may)))
-        chosen = [] if vainly else _choose(short, [lease for lease, at in may if at <= plan.now])
-        if not vainly and not chosen:
-            plan.wait_until(min(at for _, at in may if at > plan.now))
-        return vainly, chosen
+        vainly = set(minus(short, _sum(lease for lease, _ in may)))
+        for _, at in may:
+            plan.wait_until(at)
+        return vainly, _choose(short, [lease for lease, at in may if at <= plan.now])
 
     def _may_be_asked(self, waiter: Waiter) -> Iterator[tuple[Lease, float]]:
         """And from when."""
         for lease in self.leases.all.values():
             asked, may = lease.asked, lease.evictable and lease.priority >= waiter.priority
-            if not may or not lease.is_there or lease is waiter.lease or not lease.bytes:
+            if not may or not lease.is_there or lease is waiter.lease:
                 continue
             if asked is None:
                 yield lease, lease.fresh_until
@@ -90,19 +89,17 @@ class Asking(Part):
 
 def _choose(short: Bytes, may: list[Lease]) -> list[tuple[Lease, Bytes]]:
     """The least urgent first, then the least recently used, and no more of them than it takes."""
-    chosen: list[Lease] = []
-    for lease in sorted(may, key=lambda lease: (-lease.priority, lease.used_at)):
-        left = _short_without(short, chosen)
-        if not left:
-            break
-        if any(lease.bytes.get(device) for device in left):
-            chosen.append(lease)
-    if _short_without(short, chosen):
+    given = _sum(may)
+    if minus(short, given):
         return []
-    for lease in reversed(chosen[:]):
-        others = [other for other in chosen if other is not lease]
-        if not _short_without(short, others):
-            chosen = others
+    chosen: list[Lease] = []
+    line = sorted(may, key=lambda lease: (-lease.priority, lease.used_at))
+    for lease in reversed(line):
+        without = given - Counter(lease.bytes)
+        if minus(short, without):
+            chosen.insert(0, lease)
+        else:
+            given = without
     asked, left = [], short
     for lease in chosen:
         asked.append((lease, both(left, lease.bytes)))
@@ -110,9 +107,8 @@ def _choose(short: Bytes, may: list[Lease]) -> list[tuple[Lease, Bytes]]:
     return asked
 
 
-def _short_without(short: Bytes, leases: Iterable[Lease]) -> Bytes:
-    """What is still lacking once these are given back."""
-    given: Counter[str] = Counter()
+def _sum(leases: Iterable[Lease]) -> Counter[str]:
+    total: Counter[str] = Counter()
     for lease in leases:
-        given.update(lease.bytes)
-    return minus(short, given)
+        total.update(lease.bytes)
+    return total

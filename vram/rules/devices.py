@@ -95,9 +95,14 @@ class Devices:
 
     def came(self, reading: MemoryRead, now: float) -> None:
         self._seen = True
+        going: Counter[str] = Counter()
+        """Their holders aren't here, and may have ended already."""
+        for lease in self.leases.all.values():
+            if lease.tree is not None and not lease.is_there:
+                going.update(lease.bytes)
         for device, (free, total) in reading.devices.items():
             used, before = total - free, self._before.get(device)
-            explained = self._ended[device] + self.leases.sum_returning[device]
+            explained = self._ended[device] + self.leases.sum_returning[device] + going[device]
             fell = max(0, before - used - explained) if before is not None else 0
             least = max(0, used - self.leases.counted(device))
             foreign = min(max(self.foreign[device] - fell, least), used)

@@ -225,6 +225,6 @@ def plus(one: Bytes, other: Bytes) -> Bytes:
     return {device: one.get(device, 0) + other.get(device, 0) for device in (*one, *(d for d in other if d not in one))}
 
 
-def minus(one: Bytes, other: Bytes) -> Bytes:
+def minus(one: Bytes, other: Mapping[str, int]) -> Bytes:
     """What of the one is more than the other."""
     return some({device: count - other.get(device, 0) for device, count in one.items()})

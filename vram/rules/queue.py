@@ -6,6 +6,7 @@ looked at beside what all those before it lack: it gets nothing that would keep 
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.plan import Plan
@@ -48,7 +49,7 @@ class Queue(Part):
         found = []
         for lease in self.leases.of_tree(waiter.tree.name):
             part = both(lease.returning, short)
-            if lease.overdue and lease.name == waiter.name and part:
+            if lease.overdue and lease.name == waiter.name:
                 found.append((lease, part))
                 short = minus(short, part)
         return found
@@ -68,7 +69,7 @@ class Queue(Part):
         for lease in [lease for lease in returning if lease.overdue and lease.tree not in (None, waiter.tree)]:
             found.append((lease, both(lease.returning, left)))
             left = minus(left, lease.returning)
-        return [(lease, part) for lease, part in found if part], foreign
+        return found, foreign
 
     def _found(self, waiter: Waiter) -> Bytes:
         parts, found = self.found(waiter)
@@ -139,7 +140,8 @@ class Queue(Part):
             lacking = minus(short, coming)
             vainly = {device for device in lacking if has is None and (waiter.priority, device) in hopeless}
             if lacking and not vainly:
-                vainly, chosen = self._plan_room(plan, waiter, lacking, line[place + 1 :], vain_waiters)
+                estates = partial(self._for_others, waiter, line[place + 1 :], vain_waiters)
+                vainly, chosen = self.asking.plan_room(plan, waiter, lacking, estates)
                 if chosen:
                     plan.do(self.asking.ask, waiter, chosen)
                     return
@@ -181,11 +183,6 @@ class Queue(Part):
             if not lease.outlives and not self.heirs.keep(lease):
                 coming.update(lease.bytes)
         return coming
-
-    def _plan_room(
-        self, plan: Plan, waiter: Waiter, lacking: Bytes, behind: list[Waiter], in_vain: list[Waiter]
-    ) -> tuple[set[str], list[tuple[Lease, Bytes]]]:
-        return self.asking.plan_room(plan, waiter, lacking, lambda: self._for_others(waiter, behind, in_vain))
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
