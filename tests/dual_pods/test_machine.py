@@ -45,7 +45,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     it = _machine(REQUESTER, POOL, _told(State.ASLEEP))
     for uid in ("r", "p", "uid-n"):
         it.feed(e.Gone(uid), 1.0)
-    assert not it.places and not it.waits and not it._where and not it._looks
+    assert not it.places and not it.waits and not it._where
     assert it.feed(e.Gone("r"), 2.0) == [] and it.server("p") is None
 
 
@@ -59,6 +59,7 @@ def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -
 
 
 def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "GONE_MOST", 3)
     it = _machine(REQUESTER)
     it.feed(e.Gone("r", stays=True), 1.0)
     it.feed(replace(REQUESTER, version="7"), 2.0)
@@ -66,7 +67,6 @@ def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(mon
     it.feed(e.Gone("r"), 3.0)
     it.feed(replace(REQUESTER, version="8"), 4.0)
     assert "r" not in it.places["n"].requesters
-    monkeypatch.setattr(machines, "GONE_MOST", 3)
     for number in range(10):
         it.feed(e.Gone(f"x{number}"), 5.0)
     assert len(it._gone) <= 4, "not for ever"
