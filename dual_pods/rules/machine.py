@@ -175,7 +175,7 @@ class Machine:
             for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
                 if it is not None and it.state is state:
                     place.tries.pop((what, event.uid, name), None)
-            if it is not None and it.state is State.AWAKE and not server.pool:
+            if it is not None and it.state is State.AWAKE:
                 place.tries.pop(("create", place.name, server.name), None)
             if was is not None and it is not None and was.state is it.state:
                 continue
