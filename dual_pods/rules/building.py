@@ -125,24 +125,14 @@ def _command(container: Mapping[str, Any]) -> list[str]:
 
 def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
     """Where a server pod's container is asked, and where it says that it is ready: port and path. Raises BadPatch."""
-    port = _port(container)
+    numbers = (p["containerPort"] for p in container.get("ports") or () if isinstance(p.get("containerPort"), int))
+    port = next(numbers, DEFAULT_PORT)
+    for value in _parted(_command(container), ("--port",))[1][:1]:
+        port = names.port(value)
+        if not port:
+            raise BadPatch(f"--port {value[:40]!r} is no port")
     probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
     return port, (probe["port"] if isinstance(probe.get("port"), int) else port, str(probe.get("path", "/health")))
-
-
-def _port(container: Mapping[str, Any]) -> int:
-    words = _command(container)
-    for number, word in enumerate(words):
-        flag, _, value = word.partition("=")
-        if flag == "--port":
-            value = value or (words[number + 1] if number + 1 < len(words) else "")
-            if found := names.port(value):
-                return found
-            raise BadPatch(f"--port {value[:40]!r} is no port")
-    for port in container.get("ports") or ():
-        if isinstance(port.get("containerPort"), int):
-            return int(port["containerPort"])
-    return DEFAULT_PORT
 
 
 def _entry(container: Mapping[str, Any]) -> Object:
@@ -152,23 +142,22 @@ def _entry(container: Mapping[str, Any]) -> Object:
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
         rest = [word for word in words[2:] if word != "--enable-sleep-mode"]  # a pool's engines always can
-        return {"engine": "vllm", "arguments": _without(rest, ("--port", "--host")), **entry}
-    return {"engine": "command", "command": _without(words, ("--port",), "{port}"), **entry}
+        return {"engine": "vllm", "arguments": _parted(rest, ("--port", "--host"))[0], **entry}
+    return {"engine": "command", "command": _parted(words, ("--port",), "{port}")[0], **entry}
 
 
-def _without(words: list[str], flags: tuple[str, ...], instead: str = "") -> list[str]:
-    """The pool says where an engine listens."""
-    found, rest = list[str](), list(words)
+def _parted(words: list[str], flags: tuple[str, ...], instead: str = "") -> tuple[list[str], list[str]]:
+    """The words without these flags, or with `instead` as their values, and what the values are."""
+    found, values, rest = list[str](), list[str](), list(words)
     while rest:
         word = rest.pop(0)
-        flag, equals, _ = word.partition("=")
+        flag, equals, value = word.partition("=")
         if flag in flags:
-            if not equals and rest:
-                rest.pop(0)
+            values.append(value if equals or not rest else rest.pop(0))
             found += [flag, instead] if instead else []
         else:
             found.append(word)
-    return found
+    return found, values
 
 
 def _bytes(size: Any) -> int:
@@ -207,7 +196,7 @@ def weights_name(ask: Ask, accelerators: Iterable[str]) -> str:
     entry, engine = ask.entry, ask.entry.get("engine", "vllm")
     if engine == "command" or entry.get("weights"):
         return str(entry.get("weights", ""))
-    words = _without(list(entry.get("arguments") or ()), _OF_SERVING.get(engine, ()))
+    words = _parted(list(entry.get("arguments") or ()), _OF_SERVING.get(engine, ()))[0]
     return "w" + names.digest([engine, words, entry.get("environment"), sorted(accelerators)])[:15]
 
 

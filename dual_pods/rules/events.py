@@ -107,7 +107,6 @@ class Done(NamedTuple):
     error: str = ""
     """A sentence; empty: it was taken."""
     accelerators: tuple[str, ...] = ()
-    """What the requester has that was asked."""
 
 
 Event = Node | Requester | Server | Gone | Listed | Tells | Measured | Done | Look

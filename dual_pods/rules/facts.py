@@ -57,7 +57,6 @@ class Pod:
     marks: Mapping[str, str] = field(default_factory=dict)
     """Labels and annotations of ours that it has."""
     restarts: int = 0
-    """How often kubelet has started its container again."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,6 @@ class Server(Pod):
     ended: bool = False
     """Every container of it has ended: kubelet says so. That is proof."""
     gated: bool = False
-    """It has our gate."""
     held: bool = False
     """It has our finalizer."""
     port: int = 0

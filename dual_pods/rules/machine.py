@@ -27,7 +27,7 @@ Nothing here has to outlive the process: a new machine is told the same pods and
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ from dual_pods.rules.place import Place, Settings, Try
 from dual_pods.rules.plan import Phase, Plan
 from pool.entries import State
 
-GONE_MOST = 10_000
+GONE_MOST = 1000
 QUICK_S, QUERY_S = 0.05, 1.0
 _OVER_WHEN_ANSWERED = ("query", "relay", "mark")
 
@@ -54,43 +54,38 @@ class Machine:
         self.listed = False
         self._where: dict[str, str] = {}
         """The uid of a pod or a node -> its place."""
-        self._looks: dict[str, float] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: deque[str] = deque(maxlen=GONE_MOST)
         """Pods that have gone. The answer to a write may come after the word of that, and tell of one that was."""
 
     @property
     def look_at(self) -> float:
-        return min(self._looks.values(), default=math.inf)
+        return min((place.look_at for place in self.places.values()), default=math.inf)
 
     def feed(self, event: e.Event, now: float) -> list[e.Effect]:
         """Raises nothing: whatever comes is a fact, or the outcome of an effect."""
         touched = _HANDLERS[type(event)](self, event, now)
         if not self.listed:
             return []
-        due = {name for name, when in self._looks.items() if when <= now}
+        due = {name for name, place in self.places.items() if place.look_at <= now}
         return [effect for name in sorted({*touched, *due}) for effect in self._plan(name, now)]
 
     def _plan(self, name: str, now: float) -> Iterator[e.Effect]:
         place = self.places[name]
         plan = Plan(place, self.settings, now)
         plan.make()
-        self._looks[name] = plan.look_at
+        place.look_at = plan.look_at
         self.counts["evictions"] += plan.evictions
         for uid in place.requesters:
             self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
         for effect in plan.effects:
             key = e.key(effect)
-            self.counts[self._counted(place, key)] += 1
+            # The first start of an instance is a launch already.
+            starts = key[0] == "wake" and place.told[key[1]].instances[key[2]].state is State.OFF
+            self.counts["" if starts else _COUNTED.get(key[0], "")] += 1
             place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             yield effect
         if place.node is None and not place.requesters and not place.servers:
             del self.places[name]
-            del self._looks[name]
-
-    def _counted(self, place: Place, key: e.Key) -> str:
-        """As what it is counted: the first start of an instance is a launch already."""
-        starts = key[0] == "wake" and place.told[key[1]].instances[key[2]].state is State.OFF
-        return "" if starts else _COUNTED.get(key[0], "")
 
     def place(self, name: str) -> Place:
         return self.places.setdefault(name, Place(name))
@@ -115,11 +110,14 @@ class Machine:
         before = (there.requesters.get(pod.uid) or there.servers.get(pod.uid)) if there is not None else None
         if pod.uid in self._gone or (before is not None and not _newer(pod.version, before.version)):
             return []
-        touched = self._moved(pod.uid, pod.node)
-        place = self.place(pod.node)
+        was_at = self._where.get(pod.uid, pod.node)
+        if was_at != pod.node:  # the scheduler has placed it
+            self._forget(self.places[was_at], pod.uid)
+        self._where[pod.uid] = pod.node
+        place, touched = self.place(pod.node), [was_at, pod.node]
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
-            return [*touched, place.name]
+            return touched
         place.servers[pod.uid] = pod
         if pod.asleep_since:  # a controller of before has seen it
             self._sleeps(place, pod.accelerators, min(pod.asleep_since, now))
@@ -133,22 +131,11 @@ class Machine:
             why = f"server pod {pod.name} has ended: {pod.why or was.why or 'it says no more'}"
             self._failed(place, ("create", place.name, pod.name), why, now)
             self.counts["failures"] += not pod.pool
-        return [*touched, place.name]
-
-    def _moved(self, uid: str, node: str) -> list[str]:
-        """A pod that the scheduler has placed leaves the place of those without a node."""
-        before = self._where.get(uid, node)
-        self._where[uid] = node
-        if before == node:
-            return []
-        self._forget(self.places[before], uid)
-        return [before]
+        return touched
 
     def _goes(self, event: e.Gone, now: float) -> list[str]:
         if not event.stays:
-            self._gone[event.uid] = None
-            if len(self._gone) > GONE_MOST:
-                del self._gone[next(iter(self._gone))]
+            self._gone.append(event.uid)
         place = self._of(event.uid)
         self._where.pop(event.uid, None)
         if place is None:
@@ -188,12 +175,14 @@ class Machine:
             for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
                 if it is not None and it.state is state:
                     place.tries.pop((what, event.uid, name), None)
-            if it is not None and it.state is State.AWAKE and not server.pool:
+            if it is not None and it.state is State.AWAKE:
                 place.tries.pop(("create", place.name, server.name), None)
             if was is not None and it is not None and was.state is it.state:
                 continue
-            for what in ("wake", "sleep", "delete", "launch"):
-                self._settled(place, (what, event.uid, name))
+            for what in ("wake", "sleep", "delete", "launch"):  # it may be asked for again at once, unless it failed
+                known = place.tries.get((what, event.uid, name))
+                if known is not None and not known.why:
+                    place.tries[what, event.uid, name] = replace(known, until=0.0)
             if was is not None and (it is None or (it.state is State.ASLEEP and was.state not in REST)):
                 self._sleeps(place, was.accelerators, now)
             if it is not None and it.state is State.FAILED:
@@ -238,12 +227,6 @@ class Machine:
             first_s, most_s = QUICK_S, first_s
         pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
         place.tries[key] = Try(False, failures, now + pause_s, why)
-
-    def _settled(self, place: Place, key: e.Key) -> None:
-        """What was asked for has shown: it may be asked for again at once. What failed keeps its pause."""
-        known = place.tries.get(key)
-        if known is not None and not known.why:
-            place.tries[key] = replace(known, until=0.0)
 
 
 def _newer(version: str, than: str) -> bool:

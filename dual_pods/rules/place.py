@@ -1,6 +1,7 @@
 """What is known of one node, and what can be asked about it. Questions only: `plan.py` decides. Pure."""
 
 import enum
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -89,6 +90,8 @@ class Place:
     slept: dict[str, float] = field(default_factory=dict)
     """When an instance on an accelerator last went to sleep, or went."""
     tries: dict[Key, Try] = field(default_factory=dict)
+    look_at: float = math.inf
+    """When its next plan is due, whatever happens."""
 
 
 class View:
@@ -100,7 +103,7 @@ class View:
     @cached_property
     def live(self) -> list[Requester]:
         """Those that are to stay, in the order of their coming."""
-        staying = [r for r in self.place.requesters.values() if not r.leaving]
+        staying = (r for r in self.place.requesters.values() if not r.leaving)
         return sorted(staying, key=lambda r: (r.created, r.uid))
 
     @cached_property
@@ -187,15 +190,12 @@ class View:
             found.append(replace(it, weights={}) if again else it)
         return found
 
-    def weights(self, named: str) -> Mapping[str, int]:
-        """What these take of each accelerator already."""
-        return next((s.it.weights for s in self.instances if named and s.it.weights_name == named), {})
-
     def needs(self, requester: Requester, seen: Seen | None) -> dict[str, int]:
         """What its instance takes while it is awake, beyond what is there at rest: as measured, else as was said."""
         assert requester.ask is not None
         said, found, accelerators = requester.ask.needs, {}, self.place.accelerators[requester.uid]
-        shared = self.weights(building.weights_name(requester.ask, accelerators)) if seen is None else {}
+        named = building.weights_name(requester.ask, accelerators) if seen is None else ""
+        shared = next((s.it.weights for s in self.instances if named and s.it.weights_name == named), {})
         for name in accelerators:
             takes = said if isinstance(said, int) else said.get(name, 0)
             if seen is not None:

@@ -77,7 +77,7 @@ class Plan:
         """Once at a time, and not before its pause is over. False: it has to wait."""
         known = self._tried(effect)
         if known.busy or known.until > self.now:
-            self._look_at(known.until if not known.busy else math.inf)
+            self._look_at(known.until)
             return False
         self.effects.append(effect)
         return True
@@ -86,7 +86,8 @@ class Plan:
         return self.place.tries.get(key(effect), _NONE)
 
     def _look_at(self, when: float) -> None:
-        self.look_at = min(self.look_at, when)
+        if when > self.now:
+            self.look_at = min(self.look_at, when)
 
     def _say(self, pod: Pod, reason: str, sentence: str, *, warning: bool = False) -> None:
         """Once: what was said is held back for ever."""
@@ -128,7 +129,7 @@ class Plan:
             self._say(requester, "Refused", sentence, warning=True)
         late = requester.created + self.settings.bound_s
         if phase not in (Phase.READY, Phase.REFUSED):
-            self._look_at(late if late > self.now else math.inf)
+            self._look_at(late)
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"
                 self._do(Say(requester, "Late", about, warning=True, once=True))
@@ -212,8 +213,7 @@ class Plan:
 
     def _is_awaited(self, known: Try) -> bool:
         """It was asked for, or is being, and what becomes of it hasn't shown."""
-        if not known.busy and known.until > self.now:
-            self._look_at(known.until)
+        self._look_at(known.until)
         return known.busy or (known.until > self.now and not known.why)
 
     def _make_room(self, requester: Requester, seen: Seen | None) -> str:
@@ -242,11 +242,10 @@ class Plan:
             m = memory[name]
             lack = f"{name} has {size(m.free)} of {size(m.total)} free and {size(needs[name])} are needed"
             held = f"{size(m.leased)} are leased" if m.leased else "none is leased"
-            if m.free + m.leased >= m.total:
-                return f"{lack}; {held}, to what can't go for it (`vramctl status` there says to what)"
-            return (
-                f"{lack}; {held}, so a process outside the ledger holds the rest, or a previous engine isn't gone yet"
-            )
+            who = "to what can't go for it (`vramctl status` there says to what)"
+            if m.free + m.leased < m.total:
+                who = "so a process outside the ledger holds the rest, or a previous engine isn't gone yet"
+            return f"{lack}; {held}, {who}"
         return self._evict(going)
 
     def _measured_room(self, requester: Requester, seen: Seen | None) -> str:
@@ -260,9 +259,8 @@ class Plan:
             used, at = place.used.get(name, (0, -math.inf))
             due = place.slept.get(name, -math.inf) + settings.measured_after_s
             if name not in place.used or at < due:
-                if due > self.now:
-                    self._look_at(due)
-                else:  # where there is no Prometheus, a requester says it with its accelerators
+                self._look_at(due)
+                if due <= self.now:  # where there is no Prometheus, a requester says it with its accelerators
                     self._do(query)
                 since = " since an instance there went to sleep" if name in place.used else " yet"
                 why = self._tried(query).why or place.unmeasured

@@ -105,13 +105,12 @@ def server(pod: Object) -> Server:
     every = [*states, *(c.get("state") or {} for c in status.get("initContainerStatuses") or ())]
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
-    terminated = leaving and bool(states) and all("terminated" in state for state in every)
-    never_placed = leaving and not spec.get("nodeName")
+    terminated = bool(states) and all("terminated" in state for state in every)
     waiting = [w for w in (s.get("waiting") or {} for s in states) if w.get("reason", _MAKING) != _MAKING]
     words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
     placed = _condition(status, "PodScheduled")
     words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
-    ended = status.get("phase") in _OVER or terminated or never_placed
+    ended = status.get("phase") in _OVER or (leaving and (terminated or not spec.get("nodeName")))
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
@@ -131,15 +130,15 @@ def server(pod: Object) -> Server:
         held=names.FINALIZER in (meta.get("finalizers") or ()),
         port=port,
         probe=probe,
-        bindings=_written(marks.get(names.BINDINGS), dict[str, str], {}),
-        asleep_since=_written(marks.get(names.ASLEEP_SINCE), float, 0.0),
+        bindings=_written(marks.get(names.BINDINGS, ""), dict[str, str], {}),
+        asleep_since=_written(marks.get(names.ASLEEP_SINCE, ""), float, 0.0),
     )
 
 
-def _written(text: str | None, kind: type[T], otherwise: T) -> T:
+def _written(text: str | bytes, kind: type[T], otherwise: T) -> T:
     """What a stranger has written there counts for nothing."""
     try:
-        return otherwise if text is None else msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError:
         return otherwise
 
@@ -194,10 +193,7 @@ def memory(body: bytes) -> dict[str, int]:
 
 def is_sleeping(body: bytes) -> bool:
     """vLLM's answer to `/is_sleeping`; whatever else is said there, it isn't."""
-    try:
-        return _decoded(body, dict[str, bool]).get("is_sleeping", False)
-    except BadAnswer:
-        return False
+    return _written(body, dict[str, bool], {}).get("is_sleeping", False)
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

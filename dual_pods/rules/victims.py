@@ -69,7 +69,10 @@ def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Insta
     """
     left, kept, chosen = dict(short), list(sleepers), list[Instance]()
     while left := {name: count for name, count in left.items() if count > 0}:
-        found = cover([_holding(sleeper, left) for sleeper in kept], frozenset(left))
+        helpful = [  # one covers only where it gives bytes back
+            replace(s, accelerators=s.accelerators - {name for name in left if not s.holds(name)}) for s in kept
+        ]
+        found = cover(helpful, frozenset(left))
         if found is None:
             return None
         names = {sleeper.id for sleeper in found}
@@ -86,9 +89,3 @@ def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Insta
 
 def _left(short: Mapping[str, int], going: Sequence[Instance]) -> dict[str, int]:
     return {name: count - sum(sleeper.holds(name) for sleeper in going) for name, count in short.items()}
-
-
-def _holding(sleeper: Instance, left: Mapping[str, int]) -> Instance:
-    """It covers only where it gives bytes back."""
-    empty = {name for name in left if not sleeper.holds(name)}
-    return replace(sleeper, accelerators=sleeper.accelerators - empty)

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-
 REQUEST_S = 10.0
 WATCH_S = 300
 _PAGE = 500
-_TOKEN_AGE_S = 60.0
 _PAUSE_S, _PAUSE_MOST_S = 0.1, 5.0
 
 
@@ -56,9 +54,7 @@ class _Change(msgspec.Struct, frozen=True):
 class Kube:
     def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
         self.url = url.rstrip("/")
-        self._token, self._read_at, self._last = token, 0.0, ""
-        self._http = HttpClient(tls)
-        self._agent = user_agent
+        self._token, self._agent, self._http = token, user_agent, HttpClient(tls)
         self.requests = 0
         self.troubles: dict[str, str] = {}
         """What of the cluster can't be followed at the moment, and why."""
@@ -80,13 +76,12 @@ class Kube:
         return cls(url, (lambda: token_file.read_text().strip()) if token_file else lambda: "", tls, user_agent)
 
     def _headers(self, content_type: str = "") -> dict[str, str]:
-        if time.monotonic() > self._read_at + _TOKEN_AGE_S or not self._last:
-            try:
-                self._last, self._read_at = self._token(), time.monotonic()
-            except OSError as error:
-                raise Unanswered(f"the token of this pod's account can't be read: {error}") from None
+        try:
+            token = self._token()  # kubelet writes a new one now and then
+        except OSError as error:
+            raise Unanswered(f"the token of this pod's account can't be read: {error}") from None
         headers = {"accept": "application/json", "user-agent": self._agent}
-        headers |= {"authorization": f"Bearer {self._last}"} if self._last else {}
+        headers |= {"authorization": f"Bearer {token}"} if token else {}
         return headers | ({"content-type": content_type} if content_type else {})
 
     async def ask(

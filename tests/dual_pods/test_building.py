@@ -126,6 +126,12 @@ def test_the_specification_s_example_comes_out_as_it_says(prefix: str) -> None:
     assert "app" not in made["metadata"]["labels"] and made["metadata"]["finalizers"] == [names.FINALIZER]
 
 
+def test_a_patch_s_own_gates_stay_beside_the_controller_s() -> None:
+    ask = building.ask(_pod(patch=PATCH + "  schedulingGates: [{name: quota}]\n"))
+    made = building.single(ask, "i1", "n", ["3"], "n-8-dual", "nvidia.com/gpu")
+    assert made["spec"]["schedulingGates"] == [{"name": "quota"}, {"name": names.GATE}]
+
+
 def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_unasked() -> None:
     assert building.ask(_pod()).unused == ("image", "resources", "volumeMounts", "volumes")
     own = "{name: inference-server, command: [vllm, serve, --enable-sleep-mode, qwen]}"

@@ -45,7 +45,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     it = _machine(REQUESTER, POOL, _told(State.ASLEEP))
     for uid in ("r", "p", "uid-n"):
         it.feed(e.Gone(uid), 1.0)
-    assert not it.places and not it.waits and not it._where and not it._looks
+    assert not it.places and not it.waits and not it._where
     assert it.feed(e.Gone("r"), 2.0) == [] and it.server("p") is None
 
 
@@ -59,6 +59,7 @@ def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -
 
 
 def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "GONE_MOST", 3)
     it = _machine(REQUESTER)
     it.feed(e.Gone("r", stays=True), 1.0)
     it.feed(replace(REQUESTER, version="7"), 2.0)
@@ -66,7 +67,6 @@ def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(mon
     it.feed(e.Gone("r"), 3.0)
     it.feed(replace(REQUESTER, version="8"), 4.0)
     assert "r" not in it.places["n"].requesters
-    monkeypatch.setattr(machines, "GONE_MOST", 3)
     for number in range(10):
         it.feed(e.Gone(f"x{number}"), 5.0)
     assert len(it._gone) <= 4, "not for ever"
@@ -145,6 +145,16 @@ def test_memory_has_changed_when_a_server_pod_has_ended_or_gone() -> None:
     assert _machine(replace(SINGLE, running=False, ended=True)).places["n"].slept == {"0": 0.0}
 
 
+@pytest.mark.parametrize(("written", "slept"), [(5.0, 5.0), (9.0, 7.0)])
+def test_since_when_one_sleeps_is_what_another_controller_wrote_and_never_later_than_now(
+    written: float, slept: float
+) -> None:
+    it = _machine()
+    for version, since in (("6", written), ("7", 1.0)):
+        it.feed(replace(SINGLE, asleep_since=since, version=version), 7.0)
+        assert it.places["n"].slept == {"0": slept}
+
+
 @pytest.mark.parametrize(("why", "says"), [("", "it says no more"), ("OOMKilled", "OOMKilled")])
 def test_one_that_ended_by_itself_is_made_again_after_a_pause_and_one_that_was_deleted_at_once(
     why: str, says: str
@@ -167,10 +177,11 @@ def test_a_start_that_kubelet_tries_again_has_failed_until_one_is_awake() -> Non
     it.feed(replace(POOL, name="single", restarts=1, version="6"), 1.0)
     assert key not in it.places["n"].tries, "a pool says itself what of it failed"
     it.feed(replace(SINGLE, running=False, why="CrashLoopBackOff", version="6"), 1.0)
-    for version, restarts, failures in (("7", 1, 1), ("8", 1, 1), ("9", 3, 2)):
+    said, silent = "CrashLoopBackOff", "it says no more"
+    for version, restarts, failures, why in (("7", 1, 1, said), ("8", 1, 1, said), ("9", 3, 2, silent)):
         it.feed(replace(SINGLE, restarts=restarts, version=version), 2.0)
         assert it.places["n"].tries[key].failures == it.counts["failures"] == failures
-    assert it.places["n"].tries[key].why == "server pod single has ended: it says no more"
+        assert it.places["n"].tries[key].why == f"server pod single has ended: {why}"
     it.feed(_told(State.LOADING, "s"), 3.0)
     assert key in it.places["n"].tries
     it.feed(_told(State.AWAKE, "s"), 3.0)
