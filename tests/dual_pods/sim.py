@@ -33,8 +33,8 @@ def _arrive(it: World, wishes: int, busy: dict[str, str], most: int) -> None:
         if it.random.random() < 0.5:  # the same model, for more requests at a time, or for fewer
             wish = wish.rstrip("+") if wish.endswith("+") else wish + "+"
     model = int(wish.strip("m+")) % 6
-    weights = (10 + 8 * model) * GIB if model % 2 and it.settings.mode is Mode.SWAP else 0
-    needs = (20 + 8 * model + (6 if wish.endswith("+") else 0)) * GIB
+    weights = (10 + 8 * model) * GIB if model and it.settings.mode is Mode.SWAP else 0
+    needs = (20 + 8 * model + (14 if wish.endswith("+") else 0)) * GIB
     uid = it.request(wish, node, accelerators, wish, needs, it.random.uniform(0.1, 3), weights)
     for name in accelerators:
         busy[name] = uid
