@@ -224,6 +224,7 @@ class Plan:
         if not memory:
             return self._measured_room(requester, seen)
         needs, short = self.view.needs(requester, seen), dict[str, int]()
+        needed = "" if requester.ask is None else building.weights_name(requester.ask, needs)
         for name, count in needs.items():
             if name not in memory:
                 has = ", ".join(sorted(memory))
@@ -233,9 +234,8 @@ class Plan:
             short[name] = count - memory[name].free
             if seen is None and most is not None:
                 at_rest = {s.it.id for s in self.view.instances if s.it.state is State.ASLEEP}
-                asleep = (it.holds(name) for it in self.view.each_once(at_rest) if it.id in at_rest)
+                asleep = (it.holds(name) for it in self.view.each_once(at_rest, needed) if it.id in at_rest)
                 short[name] = max(short[name], sum(asleep) - most)
-        needed = "" if requester.ask is None else building.weights_name(requester.ask, needs)
         going = victims.enough(self.view.sleepers(self.view.wished(requester.uid), needed), short)
         if going is None:
             name = max(short, key=lambda each: short[each])

@@ -24,14 +24,18 @@ def _arrive(it: World, wishes: int, busy: dict[str, str], most: int) -> None:
     if len(free[node]) < count:
         return
     accelerators = tuple(sorted(it.random.sample(free[node], count)))
-    model = it.random.randrange(wishes)
+    wish = f"m{it.random.randrange(wishes)}" + it.random.choice(["", "+"])
     there = [en for pod in it.here[node].values() for en in pod.engines.values() if en.state is State.ASLEEP]
     known = [en for en in there if en.accelerators <= set(free[node]) and en.id in it.wishes]
     if known and it.random.random() < 0.5:
         engine = it.random.choice(known)
-        accelerators, model = tuple(sorted(engine.accelerators)), int(it.wishes[engine.id][1:])
-    wish, needs = f"m{model}", (20 + 8 * (model % 6)) * GIB
-    uid = it.request(wish, node, accelerators, wish, needs, it.random.uniform(0.1, 3))
+        accelerators, wish = tuple(sorted(engine.accelerators)), it.wishes[engine.id]
+        if it.random.random() < 0.5:  # the same model, for more requests at a time, or for fewer
+            wish = wish.rstrip("+") if wish.endswith("+") else wish + "+"
+    model = int(wish.strip("m+")) % 6
+    weights = (10 + 8 * model) * GIB if model and it.settings.mode is Mode.SWAP else 0
+    needs = (20 + 8 * model + (14 if wish.endswith("+") else 0)) * GIB
+    uid = it.request(wish, node, accelerators, wish, needs, it.random.uniform(0.1, 3), weights)
     for name in accelerators:
         busy[name] = uid
 

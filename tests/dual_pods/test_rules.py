@@ -176,6 +176,18 @@ def test_weights_in_gms_are_part_of_what_a_sleeper_has(settings: dict[str, int])
     assert it.machine.counts["evictions"] == 1 and not it.awake_or_asleep("old")
 
 
+def test_weights_that_the_next_one_has_too_dont_count_to_what_sleepers_may_hold() -> None:
+    it = world(Mode.SWAP, sleepers_bytes=4 * GIB)
+    first = it.request("a", "n", ("n-0",), "m1", 60 * GIB, weights=50 * GIB)
+    it.run(60)
+    it.leave(first)
+    it.run(120)
+    uid = it.request("b", "n", ("n-0",), "m1+", 66 * GIB, weights=50 * GIB)
+    it.run(180)
+    assert it.ready(uid), it.machine.waits[uid]
+    assert not it.machine.counts["evictions"] and it.free("n-0") == 80 * GIB - 66 * GIB - 10 * GIB // 40
+
+
 @pytest.mark.parametrize("where", ["weights", "parked"])
 @pytest.mark.parametrize(("others", "fits"), [(10, True), (11, False)])
 def test_a_wake_needs_what_is_parked_and_not_what_is_in_gms_already(where: str, others: int, fits: bool) -> None:

@@ -4,7 +4,8 @@ The world plays scheduler, kubelet, pools, requesters and the controller's shell
 hold whatever happens is checked where the world changes:
 
   A  an accelerator is never used by two instances that aren't at rest, in whichever server pods;
-  B  where there is a ledger, no instance begins to wake or to load without room for it;
+  B  where there is a ledger, no instance begins to wake or to load without room for it: what all hold and it will take
+     is never more than an accelerator has, where weights that several share are counted once;
   C  two requesters are never promised one instance, and none is told of another one's;
   D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, nothing
      stays awake for none, and no pod is left that has ended (`quiet`).
@@ -51,6 +52,10 @@ class Engine:
     asleep: int = 0
     weights: int = 0
     """In GMS, in whichever state: part of what it needs, and of what it holds."""
+    weights_name: str = ""
+    """In its pool, those that say the same have one copy of them."""
+    brings: int = 0
+    """What its load leaves in GMS."""
     parked: int = 0
     measured: bool = False
     last_used: float = 0.0
@@ -96,6 +101,8 @@ class World:
         """Server pods by their node."""
         self.accelerators: dict[str, tuple[str, ...]] = {}
         self.sizes: dict[str, int] = {}
+        self.of_weights: dict[str, int] = {}
+        """By instance: what of its size is weights."""
         self.wishes: dict[str, str] = {}
         self.told_ready: dict[str, Target | None] = {}
         """What requesters were told."""
@@ -187,16 +194,24 @@ class World:
         self.tell_all()
 
     def request(
-        self, name: str, node: str, accelerators: tuple[str, ...], wish: str, needs: int = 0, runs_after_s: float = 1.0
+        self,
+        name: str,
+        node: str,
+        accelerators: tuple[str, ...],
+        wish: str,
+        needs: int = 0,
+        runs_after_s: float = 1.0,
+        weights: int = 0,
     ) -> str:
-        """A requester that the scheduler has placed."""
+        """A requester that the scheduler has placed. `weights`: what GMS keeps of it; those of m1 are those of m1+."""
         uid = f"r{next(self._numbers)}"
         pod_spec = {"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": _CONTAINERS}}
-        ask = Ask(wish, pod_spec, {}, needs=needs)
+        entry = {"engine": "vllm", "arguments": [wish.rstrip("+"), f"--max-num-seqs={len(wish)}"]} if weights else {}
+        ask = Ask(wish, pod_spec, entry, needs=needs)
         fact = Requester(uid, name, "default", node, self._address(), ask=ask, admin_port=8081, created=self.now)
         pod = self.pods[uid] = self.at[fact.ip] = Pod(fact)
         instance = names.instance_id(wish, node, accelerators)
-        self.sizes[instance], self.wishes[instance] = needs, wish
+        self.sizes[instance], self.wishes[instance], self.of_weights[instance] = needs, wish, weights
         self.accelerators[uid] = accelerators
         self._changed(pod)
         self.later(runs_after_s, lambda: self._changed(pod, running=True) if uid in self.pods else None)
@@ -291,7 +306,7 @@ class World:
     def _leak(self, engine: Engine) -> None:
         """Memory that stays held although its processes have ended: given back after half a minute."""
         for name in engine.accelerators:
-            held = engine.held
+            held = engine.held - engine.weights
             self.foreign[name] = self.foreign.get(name, 0) + held
             self.later(30, lambda name=name, held=held: self.give_back(name, held))  # type: ignore[misc]
 
@@ -465,7 +480,12 @@ class World:
             self.mistaken += 1
         if effect.instance not in pod.engines:
             devices = frozenset(effect.entry["devices"])
-            pod.engines[effect.instance] = Engine(effect.instance, devices, self.needs(effect.instance))
+            engine = Engine(effect.instance, devices, self.needs(effect.instance))
+            if brings := self.of_weights.get(engine.id, 0):
+                engine.weights_name, engine.brings = effect.entry["weights"], brings
+            there = [en.weights for en in pod.engines.values() if brings and en.weights_name == engine.weights_name]
+            engine.weights = engine.held = max(there, default=0)
+            pod.engines[engine.id] = engine
             self._tell(pod)
         return ""
 
@@ -509,12 +529,12 @@ class World:
             if beside and not unasked:
                 raise Violation(f"{engine.id} begins beside {other.id}, which is {other.state.value}")
         fits = all(self.free(name) >= engine.needs - engine.held for name in engine.accelerators)
-        if not fits and engine.measured and isinstance(pod.fact, Server) and pod.fact.pool:
+        if not fits and isinstance(pod.fact, Server) and pod.fact.pool:
             raise Violation(f"{engine.id} begins, and doesn't fit")
         single = isinstance(pod.fact, Server) and not pod.fact.pool
         chance = self.chances.launch_fails if state is State.LOADING else self.chances.wake_fails
         fails = self.chance(0 if single and state is State.WAKING else chance)
-        engine.held = 0 if fails or not fits else engine.needs
+        engine.held = engine.weights if fails or not fits else engine.needs
         self._move(pod, engine, state)
         self.later(seconds * self.random.uniform(0.5, 1.5), lambda: self._up(pod, engine, state, fails or not fits))
 
@@ -522,6 +542,10 @@ class World:
         if engine.state is not state or engine.id not in pod.engines:
             return
         engine.measured = engine.measured or not fails
+        for each in pod.engines.values() if engine.brings and not fails else ():
+            if each.weights_name == engine.weights_name:
+                each.held += 0 if each is engine else engine.brings - each.weights
+                each.weights = engine.brings
         engine.last_used = self.now
         engine.why = "out of memory" if fails else ""
         if fails and isinstance(pod.fact, Server) and not pod.fact.pool:
@@ -532,7 +556,8 @@ class World:
     def _sleeps(self, pod: Pod, engine: Engine) -> None:
         if engine.state is State.DRAINING:
             half = self.chance(self.chances.frees_half)
-            engine.held = engine.asleep = engine.needs // (2 if half else 40)
+            engine.asleep = (engine.needs - engine.brings) // (2 if half else 40)
+            engine.held = engine.asleep + engine.weights
             self._move(pod, engine, State.ASLEEP)
 
     def _ends(self, pod: Pod, engine: Engine) -> None:
@@ -547,11 +572,11 @@ class World:
         if isinstance(pod.fact, Server) and not pod.fact.pool:
             self.restart_server(pod.fact.uid)
             return
-        engine.held, engine.why = 0, "its process has ended"
+        engine.held, engine.why = engine.weights, "its process has ended"
         self._move(pod, engine, State.FAILED)
 
     def _let_go(self, pod: Pod, engine: Engine) -> None:
-        engine.held, engine.state = 0, State.OFF
+        engine.held, engine.weights, engine.state = 0, 0, State.OFF
 
     def _move(self, pod: Pod, engine: Engine, state: State) -> None:
         engine.state = state
@@ -562,10 +587,13 @@ class World:
 
     def free(self, accelerator: str) -> int:
         node = accelerator.rpartition("-")[0]
-        held = sum(
-            en.held for p in self.here[node].values() for en in p.engines.values() if accelerator in en.accelerators
-        )
+        held = sum(self._held(pod, accelerator) for pod in self.here[node].values())
         return self.total - held - self.foreign.get(accelerator, 0)
+
+    def _held(self, pod: Pod, accelerator: str) -> int:
+        here = [engine for engine in pod.engines.values() if accelerator in engine.accelerators]
+        once = {engine.weights_name or engine.id: engine.weights for engine in here}
+        return sum(engine.held - engine.weights for engine in here) + sum(once.values())
 
     def tell_all(self) -> None:
         for pod in list(self.pods.values()):
@@ -588,16 +616,15 @@ class World:
             return  # it answers no question meanwhile
         seen = {}
         for engine in pod.engines.values():
-            beside = engine.needs - max(engine.weights, engine.parked)
+            beside = engine.needs - max(engine.weights, engine.parked, engine.brings)
             sizes = beside if engine.measured else 0, engine.asleep, engine.weights, engine.parked
             each, asleep, weights, parked = (dict.fromkeys(engine.accelerators, count) for count in sizes)
             it = Instance(engine.id, engine.state, engine.accelerators, engine.why, each, asleep, weights, parked)
-            seen[engine.id] = replace(it, last_used=engine.last_used, port=9)
+            seen[engine.id] = replace(it, last_used=engine.last_used, port=9, weights_name=engine.weights_name)
         memory = {}
         if fact.pool:
             for name in self.nodes[fact.node]:
-                leased = sum(en.held for en in pod.engines.values() if name in en.accelerators)
-                memory[name] = Memory(self.total, self.free(name), leased)
+                memory[name] = Memory(self.total, self.free(name), self._held(pod, name))
         self._heard(fact, Told(seen, memory))
 
     def _heard(self, fact: Server, told: Told) -> None:
