@@ -114,7 +114,7 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.outdated or (model.leaving and not model.demand.wants):
+    if not model.demand.wants if model.leaving else model.outdated:
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:
