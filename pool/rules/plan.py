@@ -116,7 +116,7 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.outdated or model.has_older or (model.leaving and not model.demand.wants):
+    if model.has_older or (not model.demand.wants if model.leaving else model.outdated):
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:

@@ -55,6 +55,10 @@ class Region:
     stays: bool = False
     """The next park, or drop, fails."""
 
+    @property
+    def names(self) -> list[str]:
+        return [engine.kind.name for engine in self.engines]
+
 
 @dataclass(eq=False)
 class Engine:
@@ -111,6 +115,8 @@ class HouseWorld(World):
         self.entries = {
             name: Entry(name=name, engine="reference", **(entries or {}).get(name, {})) for name in self.kinds
         }
+        self.out: set[str] = set()
+        """Models that were taken out of the file."""
         self.regions: dict[str, Region] = {}
         self.engines: dict[str, Engine] = {}
         for kind in kinds:
@@ -160,6 +166,7 @@ class HouseWorld(World):
         rules = {
             name: e.ModelRules(entry=entry, devices=(DEVICE,), bytes={DEVICE: self.kinds[name].bytes})
             for name, entry in self.entries.items()
+            if name not in self.out
         }
         self.feed(e.Configured(self.host, rules))
 
@@ -184,6 +191,9 @@ class HouseWorld(World):
     def _do(self, effect: Any) -> None:
         name = getattr(effect, "model", "")
         if isinstance(effect, e.Sleep | e.Wake | e.Start | e.End):
+            if name not in self.machine.models:
+                self.after(0.0005, partial(self._end_leftover, name))
+                return
             if {"launcher", "ledger"} & self.away or (name in self.away and self.engines[name].running):
                 raise Violation(f"{effect} while {self.away} are away")
             engine = self.engines[name]
@@ -213,12 +223,13 @@ class HouseWorld(World):
     def _may_park(self, region: Region) -> None:
         if "gms" in self.away:
             raise Violation(f"{region.name} is to be parked while GMS is away")
-        if any(one.serving or self.machine.models[one.kind.name].pinned for one in region.engines):
+        models = self.machine.models
+        if any(models[name].pinned or self.engines[name].serving for name in region.names if name in models):
             raise Violation(f"{region.name} is to be parked, and has a model that is awake or pinned")
 
     def _may_drop(self, region: Region) -> None:
         models = self.machine.models
-        these = [models[one.kind.name] for one in region.engines]
+        these = [models[name] for name in region.names if name in models]
         others = any(other.wants for other in models.values() if other not in these)
         needed = any(one.pinned or (one.demand.wants and not others) for one in these)
         if "gms" in self.away or any(one.running for one in region.engines) or needed:
@@ -239,7 +250,10 @@ class HouseWorld(World):
     # -- what it is told -------------------------------------------------------------------------------------------
 
     def _said(self) -> None:
-        """The door's demand, now."""
+        """The door's demand, now. What isn't the pool's it refuses: it was taken out while no pool ran, say."""
+        for name in self.out - self.machine.models.keys():
+            for stream in (*self.waiting[name], *self.served[name]):
+                self.over(stream, "refused")
         models = {}
         for name in self.kinds:
             waiting, streaming = self.waiting[name], self.served[name]
@@ -267,6 +281,7 @@ class HouseWorld(World):
         children = {
             name: e.Child(one.running, one.ends, one.why if not one.running else "")
             for name, one in self.engines.items()
+            if one.running or one.ends
         }
         self.feed(e.LauncherSeen(None if "launcher" in self.away else children))
 
@@ -313,6 +328,20 @@ class HouseWorld(World):
         self.after(engine.kind.load_s, lambda: self._ready(engine, life))
         self.tell_launcher()
         self.tell_lock(engine.kind.name)
+
+    def _end_leftover(self, name: str) -> None:
+        """The launcher is told that it is a model no more."""
+        if engine := self.engines.get(name):
+            if engine.running:
+                self.die(engine, again=False)
+            engine.ends, engine.why = 0, ""
+            self.tell_launcher()
+
+    def left(self) -> list[str]:
+        """What is there of models that were taken out."""
+        unread = [one for one in self.regions.values() if not {*one.names} - self.out]
+        weights = [f"weights {one.name}" for one in unread if one.here or one.parked]
+        return [*(name for name in self.out if self.engines[name].running), *weights]
 
     def _ready(self, engine: Engine, life: int) -> None:
         name, region = engine.kind.name, engine.region

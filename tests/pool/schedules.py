@@ -109,11 +109,13 @@ class Schedule:
             world.say("the faults end")
             self.heal()
             until = world.now + ENDS_S
-            while world.now < until and any(not one.over for one in world.streams):
+            while world.now < until and (any(not one.over for one in world.streams) or world.left()):
                 world.run(world.now + 10.0)
             world.check()
             if hanging := [one for one in world.streams if not one.over]:
                 raise Violation(f"{len(hanging)} requests were never answered: {hanging[0]}")
+            if left := world.left():
+                raise Violation(f"taken out of the file, and there: {', '.join(left)}")
         except Violation as violation:
             raise Violation(f"seed {self.seed}, at {world.now:.4f} s: {violation}") from violation
 
@@ -123,7 +125,9 @@ class Schedule:
         return self.chance.choice(list(self.world.engines))
 
     def asks(self) -> None:
-        self.world.ask(self.name(), self.chance.choice((1, 20, 500)))
+        name, tokens = self.name(), self.chance.choice((1, 20, 500))
+        if name not in self.world.out:  # doors refuse what isn't in the file
+            self.world.ask(name, tokens)
 
     def leaves(self) -> None:
         waiting = [one for many in self.world.waiting.values() for one in many]
@@ -190,8 +194,16 @@ class Schedule:
         self.world.entries[name] = Entry(name=name, engine="reference", **entry)
         self.world.configure()
 
+    def takes_out(self) -> None:
+        """Or puts it in again. Not each change is followed by a SIGHUP."""
+        out = self.world.out
+        out ^= {self.chance.choice(sorted(out)) if out and self.chance.random() < 0.7 else self.name()}
+        if self.chance.random() < 0.8:
+            self.world.configure()
+
     def heal(self) -> None:
         world = self.world
+        world.out = world.out if self.chance.random() < 0.5 else set()
         world.away.clear()
         world.foreign = 0
         for engine in world.engines.values():
@@ -201,8 +213,9 @@ class Schedule:
                 engine.leased = 0
             name, weights = engine.kind.name, world.entries[engine.kind.name].weights
             world.entries[name] = Entry(name=name, engine="reference", weights=weights)
-            world.feed(e.Asked(5, m.Command(number=1, verb="unpin", name=engine.kind.name)))
         world.configure()
+        for name in world.engines:
+            world.feed(e.Asked(5, m.Command(number=1, verb="unpin", name=name)))
         self.tell_all()
         world.lend()
         world._said()
@@ -221,6 +234,7 @@ _DOES: dict[str, tuple[Any, int]] = {
     "door_dies": (Schedule.door_dies, 1),
     "person": (Schedule.person, 3),
     "reload": (Schedule.reload, 2),
+    "takes_out": (Schedule.takes_out, 2),
     "lockctl": (Schedule.lockctl, 1),
 }
 _STEPS, _WEIGHTS = list(_DOES), [weight for _, weight in _DOES.values()]

@@ -1,0 +1,207 @@
+"""Rule 13 of the pool (`pool/rules/machine.py`): what follows when models.yaml is another one."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pool.entries import Entry, ModelDemand
+from pool.rules import events as e
+from pool.rules.model import runs_as
+from tests.pool.harness import GPU, Pool
+
+BUSY = ModelDemand(streaming=1)
+
+
+def test_a_model_that_was_taken_out_serves_what_it_has_and_ends() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.configure("b")
+    pool.advance(100)
+    assert pool.wishes() == [] and pool.machine.models["a"].leaving
+    pool.wants("a", waiting=0, served=1)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    assert "a" not in pool.machine.models
+
+
+def test_one_whose_entry_had_changed_serves_what_it_has_by_what_runs_when_it_is_taken_out() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.entries = {"a": {"arguments": ["--preset", "large"]}}
+    pool.configure("ab")
+    pool.wants("a", waiting=0, paused=1)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.configure("b")
+    assert pool.wishes() == [("wake", "a")]
+
+
+def begun_without(name: str, *, runs: bool) -> Pool:
+    """A pool whose file doesn't name a model that the one before it had."""
+    before = Pool("abc")
+    assert set(before.machine.learned().names) == {"a", "b", "c"}
+    pool = Pool("abc".replace(name, ""), running=False, began=before.machine.learned())
+    assert pool.wishes() == [("end", name)], "its directory goes, if nothing else"
+    pool.launcher(**{name: e.Child(runs)})
+    return pool
+
+
+def test_what_is_left_of_a_model_that_was_taken_out_before_this_pool_began_is_ended_and_then_dropped() -> None:
+    pool = begun_without("c", runs=True)
+    pool.weights(c=20, other=30)
+    pool.advance(60)
+    assert pool.wishes() == [], "it was told once, and its processes have its weights"
+    pool.feed(e.LauncherSeen(None))
+    pool.launcher()
+    assert pool.wishes() == [("end", "c")], "whether it was heard wasn't known"
+    pool.launcher(c=e.Child(False, ends=1))
+    assert pool.wishes() == [("drop", "c")], "and no region of another program"
+    pool.feed(e.DropEnded("c", "a process reads"))
+    assert pool.wishes() == []
+    pool.advance(1)
+    assert pool.wishes() == [("drop", "c")]
+    pool.feed(e.DropEnded("c"))
+    pool.weights(other=30)
+    pool.advance(600)
+    assert pool.wishes() == [] and set(pool.machine.learned().names) == {"a", "b"}
+
+
+def test_nothing_is_dropped_of_what_no_pool_had_nor_while_gms_is_away_nor_of_one_that_is_back() -> None:
+    pool = begun_without("c", runs=False)
+    pool.feed(e.WeightsSeen(GPU, None))
+    pool.advance(60)
+    assert pool.wishes() == [] and "c" in pool.machine.learned().names, "what GMS has of it isn't known yet"
+    pool.sizes["c"] = 20
+    pool.configure("abc")
+    pool.weights(parked={"c": 20}, d=20)
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.configure("ab")
+    assert pool.wishes() == [("end", "c"), ("drop", "c")]
+
+
+def test_of_a_device_that_no_gms_serves_nothing_is_awaited_before_weights_are_dropped_elsewhere() -> None:
+    pool = begun_without("c", runs=False)
+    pool.feed(e.LedgerSeen({GPU: 100, "another": 100}))
+    pool.weights(c=20)
+    assert pool.wishes() == [("drop", "c")]
+
+
+def test_what_runs_and_no_pool_knows_any_more_is_ended_as_the_launcher_starts_what_pools_say() -> None:
+    pool = Pool()
+    pool.launcher(lost=e.Child(True))
+    assert pool.wishes() == [("end", "lost")]
+
+
+def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused() -> None:
+    pool = Pool(running=True)
+    pool.awake("a", BUSY)
+    pool.entries = {"a": {"arguments": ["--preset", "large"]}}
+    pool.configure("ab")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.wants("a", waiting=0, paused=1)
+    pool.sleeps("a")
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_a_pool_before_has_started_with_an_older_entry_is_ended_and_started_with_the_new_one() -> None:
+    pool = Pool("abc", entries={name: {"preload": True} for name in "abc"}, heard=False)
+    entry = pool.machine.models["a"].rules.entry
+    older = msgspec.structs.replace(entry, arguments=["older"])
+    same = msgspec.structs.replace(entry, priority=7)
+    pool.launcher(a=e.Child(True, runs_as=runs_as(older)), b=e.Child(True, runs_as=runs_as(same)))
+    for name in "abc":
+        pool.lock(name)
+    assert pool.wishes() == [("end", "a")], "of c it isn't known"
+    pool.launcher(a=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=runs_as(entry)))
+    pool.lock("a")
+    assert pool.wishes() == []
+
+
+def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_start() -> None:
+    """GMS would have another model's for it, for ever."""
+    pool = Pool("ab", entries={"a": {"arguments": ["new"]}}, running=False)
+    older, newer = (runs_as(Entry(engine="reference", arguments=[word])) for word in ("old", "new"))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=older))
+    pool.wants("a")
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a", "a process reads them"))
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("drop", "a")]
+    pool.feed(e.DropEnded("a"))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1, runs_as=newer))
+    pool.weights(a=10)
+    pool.launcher(a=e.Child(False, ends=2, runs_as=newer))
+    assert pool.wishes() == [("start", "a")]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_that_others_have_or_a_standby_has_no_part_in_stay_for_a_new_entry(shared: bool) -> None:
+    entries: dict[str, dict[str, Any]]
+    entries = {"a": {"weights": "w", "standby": not shared}, "b": {"weights": "w" if shared else ""}}
+    pool = Pool("ab", entries=entries, running=False)
+    older = Entry(engine="reference", arguments=["old"] if shared else [], weights="w")
+    pool.weights(w=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(older)))
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool() -> None:
+    pool = Pool()
+    pool.asks("unpin", "a")
+    assert pool.machine.learned().pins == {"a": False}
+    pool.entries = {"a": {"pin": True}}
+    pool.configure("ab")
+    assert pool.machine.models["a"].pinned and not pool.machine.learned().pins
+
+
+def test_what_was_measured_counts_until_its_entry_says_another_need() -> None:
+    pool = Pool(running=True)
+    pool.awake("a")
+    pool.machine.models["a"].learned = e.Learned(bytes={GPU: 90})
+    pool.configure("ab")
+    assert pool.machine.models["a"].learned.bytes == {GPU: 90}
+    pool.entries = {"a": {"memory": "1GiB"}}
+    pool.configure("ab")
+    assert not pool.machine.models["a"].learned.bytes
+
+
+def test_what_the_pool_itself_has_ended_is_not_preloaded_again() -> None:
+    pool = Pool("a", entries={"a": {"preload": True, "stop_after_s": 5.0}}, running=False)
+    pool.launcher(a=e.Child(False))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True))
+    pool.sleeps("a")
+    pool.advance(6)
+    assert pool.wishes() == [("end", "a")]
+    pool.launcher(a=e.Child(False, ends=1))
+    pool.advance(60)
+    assert pool.wishes() == []
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+    pool.wants("a", waiting=0)
+    pool.launcher(a=e.Child(True, ends=1))
+    pool.sleeps("a")
+    pool.launcher(a=e.Child(False, ends=2))
+    pool.advance(60)
+    assert pool.wishes() == [("start", "a")], "it has died"
+
+
+def test_what_changes_nothing_of_its_processes_is_so_at_once() -> None:
+    pool = Pool()
+    pool.awake("a", BUSY)
+    pool.entries = {"a": {"keep_alive_s": 5.0, "priority": 3}}
+    pool.configure("ab")
+    pool.wants("a", waiting=0, served=2)
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a")]
