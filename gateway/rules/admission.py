@@ -21,7 +21,7 @@
 7. When the engine that served has left in order and there is no other, a new request is refused at once: not where a
    pool says whose turn it is. There the lock may be at rest: its engine is asleep, so what is still with it is taken
    away, and goes on with the next grant. A model of which the pool says that it can't be awake takes no new request;
-   one that was interrupted waits on.
+   one that was interrupted waits on, unless the pool knows the model no more.
 8. While another program has the host alone (`lease.py`), only requests that carry its token are admitted; the others
    wait, or are refused. Those that are with an engine may finish within a bound, and go on afterwards. A token that has
    ended is refused.
@@ -137,7 +137,7 @@ class Admission:
         self._mind_who_serves()
 
     def _outlook(self, event: e.Outlook) -> None:
-        self.state.failed, self.state.outlook = event.failed, event.says
+        self.state.failed, self.state.gone, self.state.outlook = event.failed, event.gone, event.says
 
     def _mind_who_serves(self) -> None:
         grant = self.grants.current

@@ -52,6 +52,8 @@ class State:
         """Which requests the lease of the door's host lets in."""
         self.failed = ""
         """Why the model can't be awake for now, as the pool says."""
+        self.gone = False
+        """For good."""
         self.outlook = ""
         """What a request that waits for it waits for, as the pool says."""
         self.stop_at: float | None = None
@@ -221,11 +223,13 @@ def to_compute(state: State, grant: Grant, visitor: Visitor) -> int:
 
 def _in_vain(state: State, now: float) -> Step | float:
     """A new request that would wait in vain: the pool says that its model can't be awake; or the engine that served has
-    left in order, and for `hold_s` no other is there (it may only bind its socket again). An interrupted one waits on.
+    left in order, and for `hold_s` no other is there (it may only bind its socket again). An interrupted one waits on,
+    unless the pool knows its model no more.
     """
     new = state.visitors.new
-    if state.failed and new:
-        return Step(Do.REFUSE, new[0], status=503, why=state.failed)
+    waits = [*state.visitors.interrupted, *new] if state.gone else new
+    if state.failed and waits:
+        return Step(Do.REFUSE, waits[0], status=503, why=state.failed)
     if state.alone_since is None or not new:
         return NEVER
     at = state.alone_since + state.bounds.hold_s

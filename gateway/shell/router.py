@@ -130,7 +130,7 @@ class Router:
             model = self.models[key]
             if model.clients:
                 if not model.pair.url and key not in self.outlook:  # the pool wishes nothing for it any more
-                    self._tell(model, e.Outlook("", f"the model {key!r} is not here any more"))
+                    self._tell(model, e.Outlook("", f"the model {key!r} is not here any more", gone=True))
                 continue
             del self.models[key]
             self._parts.pairs.remove(model.pair)

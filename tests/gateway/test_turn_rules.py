@@ -173,6 +173,16 @@ def test_a_model_that_has_failed_takes_no_new_request_and_keeps_what_was_interru
     assert answered(old)
 
 
+def test_of_a_model_that_is_gone_what_was_interrupted_ends_too_with_an_error() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 4)
+    it.rest()
+    new = it.arrive(COMPLETION, BODY)
+    it.feed(e.Outlook("", "it is not here any more", gone=True))
+    assert new.status == 503 and old.ended == "cut" and b"it is not here any more" in old.body
+
+
 def test_the_most_urgent_goes_first_and_among_equals_the_first_and_before_all_what_was_interrupted() -> None:
     it = world()
     old = it.arrive(COMPLETION, BODY)
