@@ -125,6 +125,8 @@ class World:
         self.published: m.Status | None = None
         self.file: record.Record | None = None
         self.disk_fails = ""
+        self.disk_answers = True
+        self.asked_to_write = 0
         self.reader_answers = True
         self.reader_problem = ""
         self.unanswered = 0
@@ -175,6 +177,10 @@ class World:
             self.unanswered -= 1
             self.feed(self.reading())
 
+    def disk_has_answered(self) -> None:
+        self.disk_answers = True
+        self.feed(Persisted(self.asked_to_write))
+
     # -- questions -------------------------------------------------------------------------------------------------
 
     @property
@@ -223,10 +229,11 @@ class World:
                     if tree.conn == conn:
                         tree.heard.append(message)
             case e.Persist(seq, said):
+                self.asked_to_write = seq
                 if self.disk_fails:
                     return PersistFailed(seq, self.disk_fails)
                 self.file = record.decode(record.encode(said))
-                return Persisted(seq)
+                return Persisted(seq) if self.disk_answers else None
             case e.WatchDeath(handle):
                 self.watched[self.handles[handle].process] = handle
                 if not self.handles[handle].alive:

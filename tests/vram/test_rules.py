@@ -14,6 +14,8 @@ from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
 from vram.cli.status_text import status_lines
 from vram.rules import messages as m
+from vram.rules.grants import MOST_REMEMBERED
+from vram.rules.leases import Lease
 from vram.rules.requests import MOST_OF_ONE
 
 
@@ -152,6 +154,52 @@ def test_what_is_told_is_on_disk(world: World) -> None:
     world.disk_fails = ""
     world.advance(1)
     assert a.has == 60 and "can't be written" not in world.alarms and sorted(a.leases.values(), key=str)
+
+
+def test_one_that_gives_up_what_is_being_written_has_it(world: World) -> None:
+    a = world.tree("a")
+    world.disk_answers = False
+    a.reserve(60)
+    a.says(m.Withdraw(number=a.numbers))
+    assert a.has == 0 and not a.all(m.Withdrawn)
+    world.disk_has_answered()
+    assert a.has == 60
+
+
+def test_one_that_comes_anew_while_its_grant_is_written_is_not_told_of_it_and_others_are(world: World) -> None:
+    a, b = world.tree("a"), world.tree("b")
+    world.disk_answers = False
+    a.reserve(60)
+    b.reserve(20)
+    a.hangs_up()
+    a.comes_back()
+    world.disk_has_answered()
+    assert (a.all(m.Granted), b.has, world.device().leased) == ([], 20, 20)
+
+
+def test_of_the_sizes_that_are_remembered_the_oldest_go(world: World) -> None:
+    for number in (*range(MOST_REMEMBERED + 1), 1):
+        world.machine.grants.remember(Lease(number, str(number), None, {GPU: 1}))
+    names = list(world.status.remembered)
+    assert (len(names), names[0], names[-1]) == (MOST_REMEMBERED, "2", "1")
+
+
+def test_a_waiter_is_told_what_it_waits_for(world: World) -> None:
+    a, b, other = world.holder("a", 60, name="chat"), world.tree("b"), world.tree("other")
+    b.says(m.Heir(name="chat"))
+    b.reserve(60, name="chat")
+    assert world.status.waiters[0].waits_for == "chat: a holds it"
+    world.used["driver"] = 60
+    a.dies()
+    world.advance(0.3)
+    assert world.status.waiters[0].waits_for == "60 bytes of gpu to be seen free"
+    world.reader_answers = False
+    other.reserve(10)
+    assert world.status.waiters[1].waits_for == "", "it is read in this moment"
+    unread = World(reads=False, totals={GPU: 100})
+    unread.holder("a", 60)
+    unread.tree("b").reserve(50)
+    assert unread.status.waiters[0].waits_for == "lacks 10 bytes of gpu"
 
 
 def test_a_heir_whose_grant_could_not_be_written_inherits_when_it_can(world: World) -> None:

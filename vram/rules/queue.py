@@ -150,7 +150,7 @@ class Queue(Part):
             if vainly:
                 vain_waiters.append(waiter)
             if place < MOST_TOLD and (short or self.memory.is_known):
-                text = f"lacks {in_words(short)}" if short else f"{in_words(lacks)} to be seen free"
+                text = f"lacks {in_words(short)}" if short else f"{in_words(lacks or waiter.needs)} to be seen free"
                 self._say(plan, waiter, text + (", and may ask no lease for so much" if vainly else ""))
 
     def _pace(self, plan: Plan, waiter: Waiter) -> float:
