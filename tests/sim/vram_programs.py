@@ -293,7 +293,9 @@ class Slot:
         return self.keeper
 
     def _take(self, process: Process, tree: Tree, lease: int) -> None:
-        """Uses all that it has, or a part."""
+        """Uses all that it has, or a part. A keeper keeps what the tree makes, and makes nothing itself."""
+        if process is self.keeper and not tree.main.alive:
+            return
         memory = tree.memory.setdefault(lease, [])
         for device, count in tree.promised.get(lease, {}).items():
             size = count - sum(size for _, _, where, size in memory if where == device)
