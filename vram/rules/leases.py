@@ -68,16 +68,8 @@ class Lease:
 
     def recorded(self) -> Leased:
         tree = self.tree.name if self.tree is not None else ""
-        mine = (
-            self.bytes,
-            self.returning,
-            self.priority,
-            self.evictable,
-            self.granted_at,
-            self.inherited,
-            self.outlives,
-        )
-        return Leased(self.number, self.name, tree, *mine)
+        mine = (self.bytes, self.returning, self.priority, self.evictable, self.granted_at)
+        return Leased(self.number, self.name, tree, *mine, self.inherited, self.outlives)
 
 
 @dataclass(slots=True, eq=False)

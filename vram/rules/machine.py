@@ -50,11 +50,7 @@ from evidence.rules.events import MemoryRead, Persist, Received, StrangersProbed
 from evidence.rules.incarnation import MAIN, Incarnation, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.tree_machine import TreeMachine
-from sidecar.machine.context import (
-    PersistFailed,
-    Publish,
-    Time,
-)
+from sidecar.machine.context import PersistFailed, Publish, Time
 from sidecar.machine.plan import Circle, Plan, conclude
 from sidecar.wire.versions import Spoken
 from vram.rules import messages as m

@@ -13,7 +13,7 @@ from sidecar.machine.plan import Plan
 from vram.rules import messages as m
 from vram.rules.asking import Asking
 from vram.rules.books import Books, Part
-from vram.rules.leases import Lease, Waiter, both, minus, plus, some
+from vram.rules.leases import Lease, Waiter, both, minus, some
 from vram.rules.messages import Bytes
 from vram.rules.returns import Returns, in_words, pace
 
@@ -39,7 +39,15 @@ class Queue(Part):
     def lacks(self, waiter: Waiter) -> Bytes:
         """What it has already, inherits, or has found in use, it doesn't wait for."""
         has = self._has(waiter)
-        return minus(waiter.needs, plus(has.bytes if has is not None else {}, self._found(waiter)))
+        return minus(self._new_to_it(waiter), has.bytes if has is not None else {})
+
+    def _new_to_it(self, waiter: Waiter) -> Bytes:
+        """What it needs and hasn't found."""
+        parts, foreign = self.found(waiter)
+        needs = minus(waiter.needs, foreign)
+        for _, part in parts:
+            needs = minus(needs, part)
+        return needs
 
     def again(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
         """What its tree said that it has given back under this name, and still has: lacking to all others. It may have
@@ -70,12 +78,6 @@ class Queue(Part):
             found.append((lease, both(lease.returning, left)))
             left = minus(left, lease.returning)
         return found, foreign
-
-    def _found(self, waiter: Waiter) -> Bytes:
-        parts, found = self.found(waiter)
-        for _, part in parts:
-            found = plus(found, part)
-        return found
 
     def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:
         """Estates of heirs that want more than there is, and that wait behind this one or may not keep it waiting."""
@@ -163,7 +165,7 @@ class Queue(Part):
     def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, again: Mapping[str, int]) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
         # What a dead holder had is to be seen free, too.
-        new = lacks if waiter.lease is not None else minus(waiter.needs, self._found(waiter))
+        new = lacks if waiter.lease is not None else self._new_to_it(waiter)
         needs = {d: need + self.taken[d] - again.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
         if not needs or self.memory.fits(needs):
             return True

@@ -42,15 +42,8 @@ def _alarms(alarms: Sequence[str]) -> list[str]:
 
 
 def _waiter(waiter: Waiter, lacks: Bytes, unsettled: str) -> m.WaiterState:
-    return m.WaiterState(
-        waiter.name,
-        waiter.tree.engine_id,
-        waiter.tree.pid,
-        lacks,
-        waiter.priority,
-        rfc3339(waiter.since_wall),
-        waiter.waits_for or unsettled,
-    )
+    tree, since, why = waiter.tree, rfc3339(waiter.since_wall), waiter.waits_for or unsettled
+    return m.WaiterState(waiter.name, tree.engine_id, tree.pid, lacks, waiter.priority, since, why)
 
 
 def _device(books: Books, device: str) -> m.DeviceState:
@@ -70,13 +63,12 @@ def _device(books: Books, device: str) -> m.DeviceState:
 
 def _lease(lease: Lease, now: float) -> m.LeaseState:
     tree = lease.tree
+    holder = (tree.engine_id, tree.random, tree.pid) if tree is not None else ("", "", 0)
     state = "kept" if tree is None else "ending" if lease.ends else "asked" if lease.asked is not None else "held"
     return m.LeaseState(
         lease.number,
         lease.name,
-        tree.engine_id if tree is not None else "",
-        tree.random if tree is not None else "",
-        tree.pid if tree is not None else 0,
+        *holder,
         lease.bytes,
         lease.returning,
         lease.priority,
