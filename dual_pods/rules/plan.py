@@ -96,7 +96,7 @@ class Plan:
     def _do_anew(self, order: Order, reason: str, says: str) -> bool:
         """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""
         known, say = self._tried(order), Say(order.server, reason, says, again=True)
-        is_new = self._do(order) and not known.why and not known.until
+        is_new = self._do(order) and not known.until
         if is_new or self._tried(say).why:
             self._do(say)
         return is_new

@@ -537,6 +537,9 @@ def test_what_is_promised_to_none_comes_to_rest(server: Server, state: State, or
     assert _says(plan) == ([says] if orders == [("sleep", "i")] else [])
     busy = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): Try()})
     assert not _says(busy), "it was said when it was asked for"
+    for known in (Try(False, until=1.0), Try(False, 1, 1.0, "refused")):
+        again = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): known}, now=2.0)
+        assert _orders(again) == orders and not _says(again), "it is only asked for again"
 
 
 @pytest.mark.parametrize("state", [State.LOADING, State.WAKING])

@@ -101,6 +101,8 @@ def test_so_many_go_that_the_bytes_that_are_short_come_free_and_none_for_nothing
 def test_one_that_a_later_one_makes_needless_stays() -> None:
     small, large = _sleeper("small", {"a"}, 1.0, {"a": 1}), _sleeper("large", {"a"}, 2.0, {"a": 10})
     assert enough([small, large], {"a": 10}) == [large] and enough([small, large], {"a": 11}) == [small, large]
+    old, new = _sleeper("old", {"a"}, 0.5, {"a": 1}), _sleeper("new", {"a"}, 1.5, {"a": 1})
+    assert enough([old, new, large], {"a": 11}) == [old, large], "of two that would do, the one that was used last"
 
 
 def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> None:
