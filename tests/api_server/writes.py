@@ -166,8 +166,6 @@ class Writes:
         self._check_name(asked, meta)
         if any(True for _ in schema.faults(resource.node, patch)):
             raise Refused(500, "failed to create typed patch object: field not declared in schema")
-        if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"] if old else None):
-            raise conflict(resource, asked.name)
         manager, force = self._manager(asked, "Apply"), asked.query.get("force") == "true"
         try:
             new, owned = changes.applied(resource.node, old, patch, manager, force=force)
@@ -194,8 +192,6 @@ class Writes:
             new = {key: value for key, value in {**new, "status": was.get("status")}.items() if value is not None}
         managed = was.get("metadata", {}).get("managedFields", [])
         new = copy.deepcopy(schema.cleaned(resource.node, new))
-        if old is None and resource is kinds.PODS:
-            self._check_account(asked, new)
         kinds.default(resource, new, self.store.suffix, now, creates=old is None)
         if faulty := list(kinds.wrong(resource, new, old)):
             raise invalid(named(resource, meta.get("name", ""), kind=resource.kind), faulty)
@@ -249,12 +245,6 @@ class Writes:
             raise conflict(asked.resource, asked.name)
         meta |= {name: had[name] for name in _KEPT if not meta.get(name) and name in had}
         return meta | {name: had[name] for name in _FIXED if name in had}
-
-    def _check_account(self, asked: Asked, pod: Object) -> None:
-        account = pod.get("spec", {}).get("serviceAccountName", "default")
-        if Key("serviceaccounts", asked.namespace, account) not in self.store.objects:
-            details = named(asked.resource, pod["metadata"].get("name", ""))
-            raise Refused(403, f'serviceaccount "{account}" not found', details)
 
     def _put(self, resource: Resource, key: Key, new: Object) -> tuple[Object, bool]:
         """Stores it, or takes it away where nothing holds what is marked for deletion: then True."""
