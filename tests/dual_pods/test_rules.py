@@ -179,6 +179,20 @@ def test_weights_that_the_next_one_has_too_dont_count_to_what_sleepers_may_hold(
     assert not it.machine.counts["evictions"] and it.free("n-0") == 80 * GIB - 66 * GIB - 10 * GIB // 40
 
 
+@pytest.mark.parametrize("following", ["m1+", "m1++"])
+def test_another_sleeper_goes_than_one_that_has_the_weights_of_the_next_one(following: str) -> None:
+    """Which is itself, or shares them: 50 GiB are there, and 24 GiB are needed where 11 GiB are free."""
+    it = world(Mode.SWAP)
+    for wish, needs, weights in (("m1+", 74, 50), ("other", 28, 18)):
+        uid = it.request(wish, "n", ("n-0",), wish, needs * GIB, weights=weights * GIB)
+        it.run(it.now + 60)
+        it.leave(uid)
+        it.run(it.now + 60)
+    uid = it.request("b", "n", ("n-0",), following, 74 * GIB, weights=50 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(uid) and it.awake_or_asleep("m1+") and not it.awake_or_asleep("other")
+
+
 @pytest.mark.parametrize("where", ["weights", "parked"])
 @pytest.mark.parametrize(("others", "fits"), [(10, True), (11, False)])
 def test_a_wake_needs_what_is_parked_and_not_what_is_in_gms_already(where: str, others: int, fits: bool) -> None:
