@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.api_server import kinds
-from tests.api_server.answers import Refused, named
-from tests.api_server.asked import NOBODY, User
-from tests.api_server.kinds import Resource
+from tests.api_server.asked import Asked, Refused, User, named
 from tests.api_server.store import Key, Store
 from tests.support import cel
 
 Object = dict[str, Any]
 ADMINISTRATOR = "administrator"
 """The token of one that may do everything."""
+_RBAC, _POLICIES = "rbac.authorization.k8s.io", "validatingadmissionpolicies.admissionregistration.k8s.io"
+_POLICY_BINDINGS = "validatingadmissionpolicybindings.admissionregistration.k8s.io"
+
+
+def _holds(rule: Object, wanted: tuple[tuple[str, str], ...]) -> bool:
+    return all(value in rule.get(key, ()) for key, value in wanted)
 
 
 class Access:
@@ -25,61 +28,50 @@ class Access:
         self._tokens[token] = User(f"system:serviceaccount:{namespace}:{account}", namespace, account)
         return token
 
-    def user(self, authorization: str) -> User:
-        if not authorization:
-            return NOBODY
-        found = self._tokens.get(authorization.removeprefix("Bearer "))
+    def user(self, asked: Asked) -> User:
+        authorization = asked.headers.get("authorization", "")
+        found = self._tokens.get(authorization.removeprefix("Bearer ")) if authorization else asked.user
         if found is None:
             raise Refused(401, "Unauthorized")
         return found
 
-    def check(self, user: User, verb: str, resource: Resource, sub: str, namespace: str, name: str) -> None:
-        what = f"{resource.plural}/{sub}" if sub else resource.plural
-        if user.name == "kubernetes-admin":
+    def check(self, asked: Asked, verb: str) -> None:
+        what, group = asked.resource.plural + (f"/{asked.sub}" if asked.sub else ""), asked.resource.group
+        wanted = (("verbs", verb), ("apiGroups", group), ("resources", what))
+        rules = [rule for rule in self._rules(asked.user, asked.namespace) if _holds(rule, wanted)]
+        if asked.user.name == "kubernetes-admin" or any(
+            asked.name in r.get("resourceNames", [asked.name]) for r in rules
+        ):
             return
-        for rule in self._rules(user, namespace):
-            if (
-                verb in rule["verbs"]
-                and resource.group in rule.get("apiGroups", ())
-                and what in rule.get("resources", ())
-                and (not rule.get("resourceNames") or name in rule["resourceNames"])
-            ):
-                return
-        where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-        group = f'in API group "{resource.group}"'
-        message = f'{what} is forbidden: User "{user.name}" cannot {verb} resource "{what}" {group} {where}'
-        raise Refused(403, message, named(resource, name))
+        where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
+        message = f'User "{asked.user.name}" cannot {verb} resource "{what}" in API group "{group}" {where}'
+        raise Refused(403, message, named(asked.resource, asked.name))
 
     def _rules(self, user: User, namespace: str) -> Iterator[Object]:
-        objects = self._store.objects
-        for resource, place in ((kinds.ROLE_BINDINGS, namespace), (kinds.CLUSTER_ROLE_BINDINGS, "")):
-            for binding in self._store.listed(resource, place) if place or not resource.namespaced else ():
-                account = {"kind": "ServiceAccount", "name": user.account, "namespace": user.namespace}
-                if account not in binding["subjects"]:
-                    continue
-                role = kinds.ROLES if binding["roleRef"]["kind"] == "Role" else kinds.CLUSTER_ROLES
-                found = objects.get(Key(role.full_name, place if role.namespaced else "", binding["roleRef"]["name"]))
-                yield from found.get("rules", ()) if found else ()
+        account = {"kind": "ServiceAccount", "name": user.account, "namespace": user.namespace}
+        for bindings in ("rolebindings", "clusterrolebindings"):
+            place = namespace if bindings == "rolebindings" else ""
+            for binding in self._store.listed(f"{bindings}.{_RBAC}", place) if place or bindings[0] == "c" else ():
+                if account in binding["subjects"]:
+                    kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+                    key = Key(f"{kind.lower()}s.{_RBAC}", place if kind == "Role" else "", name)
+                    yield from self._store.objects.get(key, {}).get("rules", ())
 
-    def admit(
-        self, user: User, resource: Resource, sub: str, new: Object | None, old: Object | None, verb: str
-    ) -> None:
+    def admit(self, asked: Asked, new: Object | None, old: Object | None, verb: str) -> None:
         """Asks each policy that is bound. A DELETE has no new object, a CREATE no old one."""
-        subject = new or old or {}
-        what = f"{resource.plural}/{sub}" if sub else resource.plural
-        for bound in self._store.listed(kinds.BINDINGS, ""):
-            policy = self._store.objects.get(Key(kinds.POLICIES.full_name, "", bound["spec"]["policyName"]))
-            if policy is None or not any(
-                what in rule["resources"] and resource.group in rule["apiGroups"] and verb in rule["operations"]
-                for rule in policy["spec"]["matchConstraints"]["resourceRules"]
-            ):
+        resource, subject = asked.resource, new or old or {}
+        what = resource.plural + (f"/{asked.sub}" if asked.sub else "")
+        wanted = (("resources", what), ("apiGroups", resource.group), ("operations", verb))
+        for bound in self._store.listed(_POLICY_BINDINGS, ""):
+            policy = self._store.objects.get(Key(_POLICIES, "", bound["spec"]["policyName"]))
+            rules = policy["spec"]["matchConstraints"]["resourceRules"] if policy else ()
+            if policy is None or not any(_holds(rule, wanted) for rule in rules):
                 continue
-            wanted = bound["spec"].get("matchResources", {}).get("namespaceSelector", {}).get("matchLabels", {})
+            selector = bound["spec"].get("matchResources", {}).get("namespaceSelector", {}).get("matchLabels", {})
             namespace = self._store.objects.get(Key("namespaces", "", subject["metadata"].get("namespace", "")), {})
-            labels = namespace.get("metadata", {}).get("labels", {})
-            if any(labels.get(key) != value for key, value in wanted.items()):
+            if not selector.items() <= namespace.get("metadata", {}).get("labels", {}).items():
                 continue
-            request = {"userInfo": {"username": user.name}, "operation": verb}
+            request = {"userInfo": {"username": asked.user.name}, "operation": verb}
             known: Object = {"object": new, "oldObject": old, "request": request, "variables": {}}
             for variable in policy["spec"].get("variables", ()):
                 known["variables"][variable["name"]] = cel.value(variable["expression"], known)

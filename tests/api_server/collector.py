@@ -6,10 +6,11 @@ from tests.api_server.kinds import Resource
 from tests.api_server.store import Key, Store
 
 Object = dict[str, Any]
-FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+HOLDS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+"""A finalizer for each way of deletion."""
 
 
-def owners(value: Object) -> list[Object]:
+def _owners(value: Object) -> list[Object]:
     found: list[Object] = value["metadata"].get("ownerReferences", [])
     return found
 
@@ -22,32 +23,25 @@ class Collector:
 
     def look(self) -> None:
         for key, value in list(self._store.objects.items()):
-            if self._store.objects.get(key) is value and owners(value):
+            if self._store.objects.get(key) is value and _owners(value):
                 self._dependent(key, value)
         for key, value in list(self._store.objects.items()):
-            finalizers = value["metadata"].get("finalizers", [])
-            if "deletionTimestamp" not in value["metadata"]:
-                continue
-            waits = [d for d in self._dependents(value) if self._owner(d, value).get("blockOwnerDeletion")]
-            if FOREGROUND in finalizers and not waits:
-                self._finalized(key, value, FOREGROUND)
-            elif ORPHAN in finalizers:
-                for dependent in self._dependents(value):
-                    kept = [o for o in owners(dependent) if o["uid"] != value["metadata"]["uid"]]
-                    self._owned_by(dependent, kept)
-                self._finalized(key, value, ORPHAN)
+            meta = value["metadata"]
+            if "deletionTimestamp" in meta and self._store.objects.get(key) is value:
+                for finalizer in {*HOLDS.values()} & {*meta.get("finalizers", ())}:
+                    self._owner(key, meta["uid"], finalizer)
 
     def _dependent(self, key: Key, value: Object) -> None:
-        there = [self._find(owner, key.namespace) for owner in owners(value)]
-        lost = [owner for owner, found in zip(owners(value), there, strict=True) if found is None]
-        leaves = [
-            found is None or (found != {} and FOREGROUND in found["metadata"].get("finalizers", ())) for found in there
-        ]
-        if all(leaves):
+        there = [(owner, self._find(owner, key.namespace)) for owner in _owners(value)]
+        kept = [owner for owner, found in there if found is not None]
+        if not any(found == {} or (found and not self._waits(found)) for _, found in there):
             if "deletionTimestamp" not in value["metadata"]:
-                self._api.delete_now(self._resources[key.resource], key)
-        elif lost:
-            self._owned_by(value, [owner for owner in owners(value) if owner not in lost])
+                self._api.delete(self._resources[key.resource], key, "Background", None)
+        elif len(kept) < len(there):
+            self._api.change(key, ownerReferences=kept)
+
+    def _waits(self, owner: Object) -> bool:
+        return HOLDS["Foreground"] in owner["metadata"].get("finalizers", ())
 
     def _find(self, owner: Object, namespace: str) -> Object | None:
         """Empty: of a kind that isn't served here, so nothing is known of it."""
@@ -59,17 +53,14 @@ class Collector:
                 return found if found is not None and found["metadata"]["uid"] == owner["uid"] else None
         return {}
 
-    def _dependents(self, value: Object) -> list[Object]:
-        return [each for each in self._store.objects.values() if self._owner(each, value)]
-
-    def _owner(self, value: Object, owner: Object) -> Object:
-        return next((o for o in owners(value) if o["uid"] == owner["metadata"]["uid"]), {})
-
-    def _owned_by(self, value: Object, kept: list[Object]) -> None:
-        self._change(value, {"ownerReferences": kept})
-
-    def _finalized(self, key: Key, value: Object, finalizer: str) -> None:
-        self._change(value, {"finalizers": [name for name in value["metadata"]["finalizers"] if name != finalizer]})
-
-    def _change(self, value: Object, metadata: Object) -> None:
-        self._api.change(value, metadata)
+    def _owner(self, key: Key, uid: str, finalizer: str) -> None:
+        mine = {k: [o for o in _owners(v) if o["uid"] == uid] for k, v in self._store.objects.items()}
+        if finalizer == HOLDS["Orphan"]:
+            for each in [each for each, owners in mine.items() if owners]:
+                kept = [owner for owner in _owners(self._store.objects[each]) if owner["uid"] != uid]
+                self._api.change(each, ownerReferences=kept)
+        elif any(owner.get("blockOwnerDeletion") for owners in mine.values() for owner in owners):
+            return
+        if key in self._store.objects:
+            left = [name for name in self._store.objects[key]["metadata"]["finalizers"] if name != finalizer]
+            self._api.change(key, finalizers=left)

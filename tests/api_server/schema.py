@@ -110,7 +110,7 @@ def faults(node: Node, value: Any, path: str = "") -> Iterator[Fault]:
             where, part = f"{path}.{key}" if path else key, field(node, key)
             if part is not None:
                 yield from faults(part, inner, where)
-            elif not node.get("x-kubernetes-preserve-unknown-fields"):
+            else:
                 yield Fault(True, where)
     elif isinstance(value, list):
         for number, inner in enumerate(value):

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.api_server.kinds import Resource
-
 Object = dict[str, Any]
 FIRST_VERSION = 1000
 """So that a version from another server's life is too old here."""
@@ -46,19 +44,11 @@ class Store:
         number, letters = next(self._numbers), "bcdfghjklmnpqrstvwxz2456789"
         return "".join(letters[number // len(letters) ** place % len(letters)] for place in range(5))
 
-    def write(self, key: Key, value: Object) -> Object:
-        return self._change(key, value, gone=False)
-
-    def delete(self, key: Key) -> Object:
-        return self._change(key, self.objects[key], gone=True)
-
-    def _change(self, key: Key, value: Object, *, gone: bool) -> Object:
-        old = self.objects.get(key)
+    def write(self, key: Key, value: Object, *, gone: bool = False) -> Object:
+        old = self.objects.pop(key, None) if gone else self.objects.get(key)
         self.version += 1
         value = {**value, "metadata": {**value["metadata"], "resourceVersion": str(self.version)}}
-        if gone:
-            del self.objects[key]
-        else:
+        if not gone:
             self.objects[key] = value
         change = Change(self.version, key, old, None if gone else value, value)
         self.changes.append(change)
@@ -66,18 +56,11 @@ class Store:
             tell(change)
         return value
 
-    def listed(self, resource: Resource, namespace: str) -> list[Object]:
-        return self.listed_at(resource, namespace, self.version)
-
-    def listed_at(self, resource: Resource, namespace: str, version: int) -> list[Object]:
-        found: dict[Key, Object | None] = {}
-        if version >= self.version:
-            found = dict(self.objects)
-        else:
-            for change in self.changes:
-                if change.version <= version:
-                    found[change.key] = change.new
-        wanted = [(k, v) for k, v in found.items() if k.resource == resource.stored_as and v is not None]
+    def listed(self, resource: str, namespace: str, version: int | None = None) -> list[Object]:
+        found: dict[Key, Object | None] = {**self.objects}
+        if version is not None and version < self.version:
+            found = {change.key: change.new for change in self.changes if change.version <= version}
+        wanted = [(k, v) for k, v in found.items() if k.resource == resource and v is not None]
         return [v for k, v in sorted(wanted, key=lambda kv: kv[0]) if namespace in ("", k.namespace)]
 
     def compact(self) -> None:

@@ -308,7 +308,6 @@ def cluster(
             path = _path_of(document)
             answer = server.ask("POST", path, document)
             assert answer["kind"] != "Status", (path, answer)
-        server.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "default"}})
         for name in it.gpus:
             server.ask("POST", "/api/v1/nodes", {"metadata": {"name": name}})
             status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}

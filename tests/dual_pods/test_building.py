@@ -10,7 +10,7 @@ import yaml
 
 from dual_pods.rules import building, names, reading
 from dual_pods.rules.strategic import BadPatch, expanded, mapping, merged
-from tests.api_server import patches, schema
+from tests.api_server import changes, schema
 
 PATCH = """\
 spec:
@@ -407,7 +407,7 @@ def _random_patch(draw: random.Random) -> dict[str, Any]:
 def test_a_merge_is_what_the_api_server_would_make_of_it(seed: int) -> None:
     patch = _random_patch(random.Random(seed))
     node = schema.of_kind("", "v1", "Pod")
-    there = patches.strategic(node, {"spec": _SAME}, {"spec": patch})
+    there = changes.strategic(node, {"spec": _SAME}, {"spec": patch})
     assert json.dumps(merged({"spec": _SAME}, {"spec": patch})) == json.dumps(there), f"seed {seed}: {patch}"
 
 

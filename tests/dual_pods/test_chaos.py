@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from dual_pods.rules import names
-from tests.api_server.answers import Refused
-from tests.api_server.asked import Answer, Asked
+from tests.api_server.asked import Answer, Asked, Refused
 from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster, wish
 from tests.support.processes import ROOT
 from tests.support.waiting import until

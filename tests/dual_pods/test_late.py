@@ -27,7 +27,6 @@ PATCH = "spec: {containers: [{name: inference-server, image: x, command: [vllm, 
 def server() -> Iterator[ApiServer]:
     with ApiServer() as it:
         it.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
-        it.ask("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         yield it
 
 
