@@ -187,9 +187,17 @@ def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None
 
 
 def drop(options: argparse.Namespace) -> int:
-    if len(options.devices) > 1:
-        options.parser.error(f"which device? --device D, one of {', '.join(options.devices)}")
-    (device,) = options.devices
+    """On all devices that have it."""
+    devices = [device for device in options.devices if options.device or _has(options, device)]
+    return worst([_drop(options, device) for device in devices or options.devices[:1]])
+
+
+def _has(options: argparse.Namespace, device: str) -> bool:
+    with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+        return any(region.key == options.key for region in observer.status().regions)
+
+
+def _drop(options: argparse.Namespace, device: str) -> int:
     with Observer(options.run_dir, device, options.answer_timeout_s + options.timeout_s) as observer:
         try:
             with says_whom(options, device):

@@ -121,10 +121,11 @@ examples:
 """
 
 DROP = """\
-Of a model: nothing may read or write its weights; processes that sleep are asked to let go of them. Of a pool: its
-owner must have ended; the next engine begins with an empty one. That it is given up is on disk before its memory
-goes. Then this waits until no process has the memory any more. On host memory the device itself says so; on a GPU,
-which can't be asked, the processes do. With --json an object: device, key, bytes, seen, still.
+On all devices that have it. Of a model: nothing may read or write its weights; processes that sleep are asked to let
+go of them. Of a pool: its owner must have ended; the next engine begins with an empty one. That it is given up is on
+disk before its memory goes. Then this waits until no process has the memory any more. On host memory the device itself
+says so; on a GPU, which can't be asked, the processes do. With --json an object for each device: device, key, bytes,
+seen, still.
 
 exit codes: 0 given up, and gone, or there was nothing; 1 refused (it is read, written or owned, or there is no such
             region); 2 no server; 3 given up, and a process that is named has still to let go of it

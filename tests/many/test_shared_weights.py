@@ -92,7 +92,7 @@ def test_a_second_instance_loads_nothing_and_each_goes_on_when_the_other_dies_or
 def test_a_model_that_is_given_anothers_arguments_answers_as_that_one(house: House) -> None:
     first, other = ({**instance(1), "weights": ""} for _ in "ab")
     other["arguments"] = ["--seed", "8", *other["arguments"][2:]]
-    host = Host(house, {"a": first, "b": other}, capacity=5 * PIECE).ready()
+    host = Host(house, {"a": first, "b": other}, capacity=5 * PIECE, devices=[DEVICE, "host:more"]).ready()
     asked = [host.stream(name, "Once") for name in "ab"]
     like = known(host, asked)
     has(host, {"a": other, "b": other})
