@@ -513,7 +513,7 @@ class Machine:
 
     def learned(self) -> e.Began:
         """For the next pool."""
-        return e.Began(dict(self._learned), dict(self._pins), (*{*self._names, *self._leftovers.of},))
+        return e.Began(dict(self._learned), dict(self._pins), (*sorted({*self._names, *self._leftovers.of}),))
 
     @property
     def _names(self) -> set[str]:

@@ -283,8 +283,12 @@ def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
 
 def too_large(it: Picture, model: Model, now: float) -> bool:
     """It takes more than can be had at the moment: none waits behind it for what can't be."""
+    need, own = target(it, model), model.weights
+    left = it.most | it.beside_weights
+    if all(size - own.get(device, 0) <= left.get(device, size) for device, size in need.items()):
+        return False  # beside all weights, whichever stay
     most = most_for(it, model, now)
-    return any(size > most[device] for device, size in target(it, model).items() if device in most)
+    return any(size > most[device] for device, size in need.items() if device in most)
 
 
 def _last_resort(model: Model) -> bool:

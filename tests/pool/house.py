@@ -251,7 +251,7 @@ class HouseWorld(World):
 
     def _said(self) -> None:
         """The door's demand, now. What isn't the pool's it refuses: it was taken out while no pool ran, say."""
-        for name in self.out - self.machine.models.keys():
+        for name in sorted(self.out - self.machine.models.keys()):
             for stream in (*self.waiting[name], *self.served[name]):
                 self.over(stream, "refused")
         models = {}
