@@ -19,6 +19,7 @@ class Picture:
     """All models' weights: those that several share are there once."""
     room: dict[str, int] | None = None
     """The ledger's; None while it doesn't answer."""
+    foreign: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
     """What all models together may have, with the budget of those that are asleep."""
     beside_weights: dict[str, int] = field(default_factory=dict)
