@@ -20,6 +20,7 @@ class Picture:
     room: dict[str, int] | None = None
     """The ledger's; None while it doesn't answer."""
     foreign: dict[str, int] = field(default_factory=dict)
+    """What of each device is in use without a lease."""
     most: dict[str, int] = field(default_factory=dict)
     """What all models together may have, with the budget of those that are asleep."""
     beside_weights: dict[str, int] = field(default_factory=dict)
