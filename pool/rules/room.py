@@ -159,8 +159,8 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
             chosen.append((model, wish))
             short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
     if not short:
-        for one in chosen[:-1]:  # a later one may have made it needless
-            rest = [other for other in chosen if other is not one]
+        for model, wish in chosen[:-1]:  # a later one may have made it needless
+            rest = [other for other in chosen if other[0] is not model or other[1] is not wish]
             total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
             if all(total[device] >= size for device, size in lacking.items()):
                 chosen = rest
