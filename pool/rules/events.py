@@ -126,6 +126,8 @@ class LedgerSeen(Event, frozen=True):
     """Model -> what its engines have leased, by device, without its weights."""
     lacking: dict[str, dict[str, int]] = {}
     """Model, or what weights are called -> how much more of each device would have to be free for what waits there."""
+    foreign: dict[str, int] = {}
+    """What of each device is in use without a lease."""
 
 
 class WeightsSeen(Event, frozen=True):

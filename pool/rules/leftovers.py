@@ -30,8 +30,9 @@ class Leftovers:
 
     def seen(self, children: Mapping[str, e.Child] | None) -> None:
         """The launcher says what runs."""
-        for name in (children or {}).keys() - self._picture.models.keys():
-            self.of.setdefault(name, Leftover())
+        for name in children or {}:
+            if name not in self._picture.models:
+                self.of.setdefault(name, Leftover())
         for name, one in self.of.items():
             is_model = name in self._picture.models
             one.runs = not is_model and children is not None and name in children and children[name].running

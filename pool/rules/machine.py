@@ -244,7 +244,7 @@ class Machine:
             self.context.note("sleep_refused", model=model.name, why=event.detail)
 
     def _on_ledger(self, event: e.LedgerSeen) -> None:
-        self.picture.room = event.room
+        self.picture.room, self.picture.foreign = event.room, event.foreign
         for name, model in self.models.items():
             model.leases, model.lacking = event.leases.get(name, {}), event.lacking.get(name, {})
             if model is next((one for one in model.region.models if one.child.running and one.state in READS), model):
@@ -517,7 +517,7 @@ class Machine:
 
     def learned(self) -> e.Began:
         """For the next pool."""
-        return e.Began(dict(self._learned), dict(self._pins), (*{*self._names, *self._leftovers.of},))
+        return e.Began(dict(self._learned), dict(self._pins), (*sorted({*self._names, *self._leftovers.of}),))
 
     @property
     def _names(self) -> set[str]:

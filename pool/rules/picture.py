@@ -19,10 +19,12 @@ class Picture:
     """All models' weights: those that several share are there once."""
     room: dict[str, int] | None = None
     """The ledger's; None while it doesn't answer."""
+    foreign: dict[str, int] = field(default_factory=dict)
+    """What of each device is in use without a lease."""
     most: dict[str, int] = field(default_factory=dict)
     """What all models together may have, with the budget of those that are asleep."""
     beside_weights: dict[str, int] = field(default_factory=dict)
-    """What of it is left for all models while all weights stay where they are."""
+    """What of it is left for all models while all weights stay where they are; or how much they have too much."""
     launched: bool = False
     """The launcher answers."""
     settled: bool = False
@@ -54,7 +56,7 @@ class Picture:
             here = (self.gms[device].here or {}) if device in self.gms else {}
             of_no_model = sum(size for name, size in here.items() if name not in self.regions)
             self.most[device] = most = max(size - of_no_model, 0)
-            self.beside_weights[device] = max(most - taken.get(device, 0), 0)
+            self.beside_weights[device] = most - taken.get(device, 0)
         self.most |= {of_sleepers(device): most for device, most in self.host.asleep.items()}
 
     def taken(self) -> dict[str, int]:

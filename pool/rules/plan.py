@@ -129,9 +129,10 @@ def _candidate(it: Picture, model: Model) -> bool:
 
 def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     """Whom to wake; or when to look again."""
-    waits, free = queue(it, now), it.free()
-    look, closed = math.inf, set[str]()
-    for model in it.models.values():
+    waits, look, closed = queue(it, now), math.inf, set[str]()
+    comes = [model for model in it.models.values() if model.state in (State.WAKING, State.LOADING)]
+    free = it.free() if waits or comes else {}
+    for model in comes:
         if not (lacks := _lacks(it, model, free)):
             continue
         found = _more_room(it, model, lacks, now)
@@ -178,7 +179,7 @@ def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, i
     GMS refuses that at once where the device is full, and its engine tries again and again.
     """
     if model.lacking:
-        return model.lacking if model.state in (State.WAKING, State.LOADING) else {}
+        return model.lacking
     if not _loads(model) or not model.child.running:
         return {}
     beside = model.bytes(model.state, it.beside_weights)  # which the ledger will ask for, where it isn't free

@@ -162,8 +162,8 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
             chosen.append((model, wish))
             short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
     if not short:
-        for one in chosen[:-1]:  # a later one may have made it needless
-            rest = [other for other in chosen if other is not one]
+        for model, wish in chosen[:-1]:  # a later one may have made it needless
+            rest = [other for other in chosen if other[0] is not model or other[1] is not wish]
             total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
             if all(total[device] >= size for device, size in lacking.items()):
                 chosen = rest
@@ -287,8 +287,12 @@ def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:
 
 def too_large(it: Picture, model: Model, now: float) -> bool:
     """It takes more than can be had at the moment: none waits behind it for what can't be."""
+    need, own = target(it, model), model.weights
+    left = it.most | it.beside_weights
+    if all(size - own.get(device, 0) <= left.get(device, size) for device, size in need.items()):
+        return False  # beside all weights, whichever stay
     most = most_for(it, model, now)
-    return any(size > most[device] for device, size in target(it, model).items() if device in most)
+    return any(size > most[device] for device, size in need.items() if device in most)
 
 
 def _last_resort(model: Model) -> bool:

@@ -58,7 +58,8 @@ def _too_large(it: Picture, model: Model, now: float) -> str:
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
     own = it.weights_in(model, State.AWAKE).get(of, 0)
-    others = "what others have isn't counted (vramctl status: leased and foreign), nor weights"
+    unleased = f"{it.foreign.get(of, 0)} bytes are in use without a lease"
+    others = f"what others have isn't counted (vramctl status; {unleased}), nor weights"
     if stay := [_stays(one) for one in staying(it, model, now) if of in one.weights]:
         others += f"; those of {', '.join(stay)} can't be parked now (host_memory:), nor dropped"
     return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"

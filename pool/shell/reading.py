@@ -59,7 +59,7 @@ def ledger(
     room = {}
     for one in status.devices:
         room[one.device] = max(one.total - one.keep_free - one.foreign - others.get(one.device, 0), 0)
-    return e.LedgerSeen(room, leases, _lacking(status))
+    return e.LedgerSeen(room, leases, _lacking(status), {one.device: one.foreign for one in status.devices})
 
 
 def _lacking(status: vram.Status) -> dict[str, dict[str, int]]:

@@ -7,7 +7,8 @@ What must hold after every event (`HouseWorld.check`):
   never more than the host's memory may have.
 * Dropped they are only while none of these has an engine and none is pinned, and where requests wait for one only while
   another is wanted, too; and no engine is ended that serves.
-* No stream is cut, and none is lost: each waits, is served, or is whole.
+* No stream is lost: each waits, is served, or is whole; or is refused, as its model was taken out while no pool ran.
+* Nothing is left of a model that was taken out, once the faults are over.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
   request and hasn't had one.
 * While the launcher or the ledger is away nothing is wished.
@@ -251,7 +252,7 @@ class HouseWorld(World):
 
     def _said(self) -> None:
         """The door's demand, now. What isn't the pool's it refuses: it was taken out while no pool ran, say."""
-        for name in self.out - self.machine.models.keys():
+        for name in sorted(self.out - self.machine.models.keys()):
             for stream in (*self.waiting[name], *self.served[name]):
                 self.over(stream, "refused")
         models = {}

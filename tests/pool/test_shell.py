@@ -55,6 +55,7 @@ def test_what_models_may_have_is_without_what_others_have_and_with_their_weights
     assert (unheard.room, unheard.leases) == ({"gpu": 100 - 5 - 15 - 30}, {"a": {"gpu": 10}})
     assert unheard.lacking == {"b": {"gpu": 15}, "c": {"gpu": 15}}
     heard = reading.ledger(status, {"a"}, {"a"}, {"gpu": e.WeightsSeen("gpu", {"a": 20, "gone": 3})})
+    assert heard.foreign == {"gpu": 15}
     assert heard.room == {"gpu": 100 - 5 - 15 - 7}, "weights are the models', also of one that is no more"
 
 

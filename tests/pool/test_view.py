@@ -145,8 +145,9 @@ def test_near_names_are_offered() -> None:
 
 def test_what_takes_more_than_there_is_says_so_and_no_estimate_promises_what_cant_be() -> None:
     pool = Pool("ab", sizes={"a": 60, "b": 60})
-    pool.room(50)
+    pool.feed(e.LedgerSeen({GPU: 50}, foreign={GPU: 41}))
     pool.wants("a")
     for name in "ab":
         said = seen(pool)[name]
         assert said.estimate_ms is None and "60 bytes of gpu" in said.why and "may have 50" in said.why
+        assert "41 bytes are in use without a lease" in said.why

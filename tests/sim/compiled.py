@@ -13,6 +13,7 @@ What mypyc can't compile, and what the sources keep clear of so that it can do t
   stands below its class.
 * A field of type `object` in a NamedTuple, fields of a dataclass that `__init__` doesn't set, an attribute that a child
   declares with a narrower type, children of AssertionError: each crashes at the import, and without a word of why.
+* `is` between tuples: they have no identity there.
 """
 
 import ast
