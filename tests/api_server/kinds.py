@@ -105,10 +105,6 @@ def default(resource: Resource, value: Object, suffix: Callable[[], str], now: s
     elif kind == "Node" and creates:
         taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
         value["spec"] = {**spec, "taints": [*spec.get("taints", ()), taint]}
-    elif kind == "Node":
-        empty = {"message": "", "reason": ""}.items()
-        conditions = value["status"].get("conditions", ())
-        value["status"] |= {"conditions": [dict(c.items() - empty) for c in conditions]} if conditions else {}
     elif kind == "Namespace":
         meta["labels"].setdefault("kubernetes.io/metadata.name", meta.get("name", ""))
         value["status"] = {"phase": "Terminating" if "deletionTimestamp" in meta else "Active"}
