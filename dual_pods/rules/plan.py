@@ -224,7 +224,8 @@ class Plan:
         if not memory:
             return self._measured_room(requester, seen)
         needs, short = self.view.needs(requester, seen), dict[str, int]()
-        needed = "" if requester.ask is None else building.weights_name(requester.ask, needs)
+        assert requester.ask is not None
+        needed = building.weights_name(requester.ask, needs)
         for name, count in needs.items():
             if name not in memory:
                 has = ", ".join(sorted(memory))

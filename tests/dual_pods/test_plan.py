@@ -542,6 +542,12 @@ def test_what_is_promised_to_none_comes_to_rest(server: Server, state: State, or
         assert _orders(again) == orders and not _says(again), "it is only asked for again"
 
 
+def test_what_one_that_is_off_has_in_gms_is_no_sleeper_s() -> None:
+    off = replace(_it("i", State.OFF), weights={"0": 1})
+    plan = _plan(REQUESTER, POOL, told=[off], sleepers_bytes=0)
+    assert plan.bindings["p"], "it is bound, and waits for no sleeper to go"
+
+
 @pytest.mark.parametrize("state", [State.LOADING, State.WAKING])
 def test_what_begins_for_none_where_another_one_is_promised_goes(state: State) -> None:
     plan = _plan(REQUESTER, BOUND, told=[_it(), _it("i", state)])
