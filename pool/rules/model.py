@@ -97,12 +97,12 @@ class Tries:
         self.again_at = now + pause_s(self.failures)
 
 
-@dataclass
+@dataclass(eq=False)
 class Region:
     """Weights in GMS: a model's, or those that several models share."""
 
     name: str
-    models: list["Model"] = field(default_factory=list, repr=False, compare=False)
+    models: list["Model"] = field(default_factory=list, repr=False)
     """Which have them."""
     here: dict[str, int] = field(default_factory=dict)
     """What they take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
@@ -117,7 +117,7 @@ class Region:
             has |= {said.device: sizes[self.name]} if sizes.get(self.name) else {}
 
 
-@dataclass
+@dataclass(eq=False)
 class Model:
     rules: ModelRules
     region: Region

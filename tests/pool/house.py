@@ -239,7 +239,7 @@ class HouseWorld(World):
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
             return
-        entry, awake_s = self.entries[engine.kind.name], self.now - engine.waked_at
+        entry, awake_s = self.machine.models[engine.kind.name].rules.entry, self.now - engine.waked_at
         if entry.pin:
             raise Violation(f"{entry.name} is pinned, and is to sleep: {why}")
         if engine.serving and awake_s < entry.loaded_at_least_s - 1e-6:
