@@ -232,8 +232,8 @@ class HouseWorld(World):
         models = self.machine.models
         these = [models[name] for name in region.names if name in models]
         others = any(other.wants for other in models.values() if other not in these)
-        needed = any(one.pinned or (one.demand.wants and not others) for one in these)
-        if "gms" in self.away or any(one.running for one in region.engines) or needed:
+        needed = any(one.pinned or one.child.running or (one.demand.wants and not others) for one in these)
+        if "gms" in self.away or needed:
             raise Violation(f"the weights {region.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
