@@ -88,6 +88,10 @@ class Engine:
     frees_less: int = 0
     breaks: bool = False
     """The next wake fails."""
+    ending: bool = False
+    again: bool = False
+    """It is started anew once it has ended."""
+    forget: bool = False
 
     @property
     def view(self) -> e.LockView:
@@ -211,7 +215,7 @@ class HouseWorld(World):
         elif isinstance(effect, e.End):
             if engine.serving:
                 raise Violation(f"{name} is to be ended while it serves")
-            self.after(0.0005, lambda: self.die(engine, again=False))
+            self.after(0.0005, lambda: self._end(engine))
         elif isinstance(effect, e.Park):
             self._may_park(self.regions[effect.weights])
             self.after(GMSCTL_S, partial(self._park, self.regions[effect.weights], self.machine))
@@ -322,7 +326,8 @@ class HouseWorld(World):
             self.engines[name].had = True
 
     def _start(self, engine: Engine) -> None:
-        if engine.running:
+        engine.again = engine.ending
+        if engine.running or engine.ending:
             return
         engine.running, engine.ready, engine.resting, engine.why = True, False, True, ""
         life = engine.life
@@ -333,10 +338,25 @@ class HouseWorld(World):
     def _end_leftover(self, name: str) -> None:
         """The launcher is told that it is a model no more."""
         if engine := self.engines.get(name):
-            if engine.running:
-                self.die(engine, again=False)
+            self._end(engine, forget=True)
+
+    def _end(self, engine: Engine, *, forget: bool = False) -> None:
+        """It drains first. A start meanwhile follows."""
+        engine.again, engine.ending = False, True
+        engine.forget = engine.forget or forget
+        self.after(self.chance.choice((0.0, 0.5, 10.0)), partial(self._has_ended, engine))
+
+    def _has_ended(self, engine: Engine) -> None:
+        if not engine.ending:
+            return
+        if engine.running:
+            self.die(engine, again=False)
+        if engine.forget:
             engine.ends, engine.why = 0, ""
-            self.tell_launcher()
+        again, engine.ending, engine.again, engine.forget = engine.again, False, False, False
+        self.tell_launcher()
+        if again:
+            self._start(engine)
 
     def left(self) -> list[str]:
         """What is there of models that were taken out."""
