@@ -199,9 +199,10 @@ class HouseWorld(World):
             if name not in self.machine.models:
                 self.after(0.0005, partial(self._end_leftover, name))
                 return
-            if {"launcher", "ledger"} & self.away or (name in self.away and self.engines[name].running):
-                raise Violation(f"{effect} while {self.away} are away")
             engine = self.engines[name]
+            begins = isinstance(effect, e.Start) and engine.ending  # it was taken out, and is back
+            if {"launcher", "ledger"} & self.away or (name in self.away and engine.running and not begins):
+                raise Violation(f"{effect} while {self.away} are away")
         if isinstance(effect, e.Wake):
             self.after(0.0005, lambda: self._wake(engine))
         elif isinstance(effect, e.Sleep):
