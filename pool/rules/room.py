@@ -100,7 +100,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
     of_dropped = [one for lead in drop for one in _those_of(lead)]
-    at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST and acts(one)]
+    at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST]
     end = (*(one.name for one in ends if one not in down), *(one.name for one in at_rest))
     parks_now = tuple(lead.name for lead in park if all(one.state in AT_REST and acts(one) for one in _those_of(lead)))
     drops_now = tuple(lead.name for lead in drop if all(not one.child.running and acts(one) for one in _those_of(lead)))
@@ -118,7 +118,6 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     waits = loads and lazy(model) and not model.child.running  # a start that no request needs awaits that
     weights = [] if waits else parkable(it, model)
     turn_is_over, turn_ends = ({one.name for one, _ in those} for those in (ready, later))
-    turns = turn_is_over | turn_ends
     rest, after_ready, after_later = Chosen(), Chosen(), Chosen()
     for one in weights:
         reads = {each.name for each in _those_of(one) if not _rests(each)}
@@ -126,7 +125,7 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
             rest.append((one, Wish.PARK))
         elif reads <= turn_is_over:
             after_ready.append((one, Wish.PARK))
-        elif reads <= turns:
+        elif reads <= turn_is_over | turn_ends:
             after_later.append((one, Wish.PARK))
     yield [*ready, *rest, *after_ready, *later, *after_later]
     parked = [one for one, _ in (*rest, *after_ready, *after_later)]
@@ -134,15 +133,13 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     drops = [(one, Wish.DROP) for one in could if not _last_resort(one)]
     yield [*ready, *rest, *after_ready, *drops, *later, *after_later]
     last = [one for one in could if _last_resort(one)]
-    last = [one for one in last if all(each.state is not State.AWAKE or each.name in turns for each in _those_of(one))]
     for dropped in range(len(last) + 1):  # no more than needed
         gone = [(one, Wish.DROP) for one in last[:dropped]]
         those = [each for one in last[:dropped] for each in _those_of(one)]
         idle = [one for one in sleepers(it) if one.name != model.name and one not in those]
         idle += [one for one, _ in ready if not one.demand.busy and one not in those]  # asleep first
         ended = [(one, Wish.END) for one in (*idle, *_loading_in_vain(it, model, now))]
-        turns_end = [*later, *after_later] if gone else []
-        yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *turns_end]
+        yield [*ready, *rest, *after_ready, *drops, *gone, *ended, *later, *after_later]
 
 
 def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
@@ -276,7 +273,7 @@ def _rests(model: Model) -> bool:
 def staying(it: Picture, model: Model, now: float) -> list[Model]:
     """Others whose weights nothing takes away for it."""
     goes = {one.region.name for one in (*parkable(it, model), *droppable(it, model, now))}
-    return [one for one in it.models.values() if one.weights and one.region.name not in {*goes, model.region.name}]
+    return [one for one in it.models.values() if one.region.name not in {*goes, model.region.name}]
 
 
 def most_for(it: Picture, model: Model, now: float) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pool.entries import ModelDemand, State
 from pool.rules import events as e
 from pool.rules.model import Demand
 from pool.rules.plan import plan
-from pool.rules.room import rank
+from pool.rules.room import price, rank
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
 
@@ -994,3 +994,12 @@ def test_what_weights_take_is_known_after_they_were_dropped_and_by_the_next_pool
     pool.entries["a"] = {"arguments": ["other"]}
     pool.configure("ab")
     assert pool.machine.models["a"].learned.weights == {}, "those were another one's"
+
+
+def test_a_swap_costs_less_where_others_go_on_beside_it() -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
+    it, models = pool.machine.picture, pool.machine.models
+    pool.awake("b", BUSY)
+    alone = price(it, models["a"], models["b"])
+    pool.awake("c", BUSY)
+    assert price(it, models["a"], models["b"]) == alone / 2 > 0
