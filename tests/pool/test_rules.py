@@ -244,6 +244,23 @@ def test_a_model_that_can_never_be_awake_blocks_none_behind_it_for_ever() -> Non
     assert ("wake", "b") in pool.wishes()
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_of_those_with_requests_the_one_goes_that_has_been_awake_for_longest_and_else_the_one_used_first(
+    busy: bool,
+) -> None:
+    pool = Pool("abc", sizes=dict.fromkeys("abc", 50))
+    for name in "ab":
+        pool.awake(name, BUSY)
+        pool.advance(1)
+    pool.advance(60)
+    for name in "ba":
+        pool.wants(name, waiting=0, streaming=2 if busy else 0, served=1)
+        pool.advance(1)
+    pool.wants("c", oldest_wait_ms=1)
+    pool.advance(30)
+    assert pool.wishes()[0] == ("sleep", "a" if busy else "b")
+
+
 # -- 7: turns ------------------------------------------------------------------------------------------------------
 
 
@@ -401,6 +418,24 @@ def test_no_more_engines_are_asleep_than_the_budget_allows_and_the_one_used_last
     pool.wishes()
     pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
     assert pool.wishes() == [("end", "b")], "of 30 bytes 10 have to go"
+
+
+@pytest.mark.parametrize("kept", ["default", "pinned"])
+def test_the_default_model_and_a_pinned_one_that_a_person_put_to_sleep_are_ended_last(kept: str) -> None:
+    pool = Pool("abc", asleep={e.HOST: 25}, default="b" if kept == "default" else "")
+    if kept == "pinned":
+        pool.asks("pin", "b")
+    pool.wakes("b")
+    pool.asks("sleep", "b")
+    pool.sleeps("b")
+    for name in "ca":
+        pool.awake(name)
+        pool.advance(1)
+        pool.asks("sleep", name)
+        pool.sleeps(name)
+    pool.wishes()
+    pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
+    assert pool.wishes() == [("end", "c")], "b wasn't used for longer"
 
 
 def test_an_engine_is_started_for_a_request_and_makes_room_in_the_budget_first() -> None:
