@@ -190,7 +190,7 @@ class Plan:
         return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
     def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
-        """Rule 3: a sentence about who still holds one of these accelerators, or may soon; empty when none does."""
+        """Rule 3: which instance still holds one of these accelerators, or may soon; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
             return self._who_was_asked(frozenset(accelerators), instance)

@@ -1,4 +1,4 @@
-"""The pool's shell: its socket, the file that it keeps, and whom it watches: the launcher, the ledger, GMS of each
+"""The pool's shell: its socket, the file that it keeps, and what it watches: the launcher, the ledger, GMS of each
 device, each model's lock. It decides nothing; `pool/rules/machine.py` does.
 
 models.yaml is read at the start and on SIGHUP. A file that is wrong changes nothing, and is an alarm that says what is

@@ -1,4 +1,4 @@
-"""The rules of the ledger: who was promised which bytes of a device.
+"""The rules of the ledger: which tree was promised which bytes of a device.
 
 Pure: an event and the time go in, effects come out (`events.py`); `shell/server.py` has the sockets. What is known of
 processes is in the package `evidence`, which has its own rules, with an E. This file takes events in and composes;
@@ -20,7 +20,7 @@ rules, and where they stand:
      has of it what it has `found`: as far as it was kept so, or is foreign, or overdue of another tree (V5), that needs
      no room (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
-     says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
+     names the tree, and says what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).
      What is overdue so is lacking to all but the tree that still has it, which may have it again where it has no room
      without that, under the same name (`queue.py`).

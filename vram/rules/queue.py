@@ -1,4 +1,4 @@
-"""Who is next (rules V2, V7 and V8 of `machine.py`).
+"""Which waiter is next (rules V2, V7 and V8 of `machine.py`).
 
 Pure. A waiter's place is its time and its priority in one figure, so that no timer is needed for its ageing. Each is
 looked at beside what all those before it lack: it gets nothing that would keep them waiting longer.
