@@ -33,16 +33,16 @@ doors and people are told.
     put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
     alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
     ended, and its weights dropped (`leftovers.py`).
-14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
+14. Where sleeps aren't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
     again after a pause that grows, or when GMS is back.
-15. Where nothing of that gives a model room for which requests wait, weights of models that are OFF are dropped: least
+15. Where neither makes room for a model for which requests wait, weights of models that are OFF are dropped: least
     recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
 16. Last, where that isn't enough either, engines that sleep (or are put to sleep without a request) are ended, and
     their weights dropped: least recently used first, no more than needed; never a pinned one's, nor those of one that
-    is before that model in the queue. So is an engine behind it, or that no request needs, that loads and has no room
-    for its weights.
+    is before that model in the queue. So is the engine of one behind it, or that no request needs, while it loads and
+    has no room for its weights.
 """
 
 import math
