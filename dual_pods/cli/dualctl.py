@@ -1,4 +1,4 @@
-"""`dualctl`: who asks, who runs, who sleeps where, and what each waits for."""
+"""`dualctl`: requesters, server pods and their instances, and what each waits for."""
 
 from sidecar.terminal import starting
 
@@ -43,7 +43,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it = Parser(prog="dualctl", description="Looks at dual pods.", epilog=EXAMPLES, environment=environment)
     commands = it.add_subparsers(dest="command", metavar="COMMAND", required=True)
     status = commands.add_parser(
-        "status", description="Who asks, who runs, who sleeps where, and what each waits for.", epilog=EXAMPLES
+        "status", description="Requesters, server pods and their instances, and what each waits for.", epilog=EXAMPLES
     )
     status.set_defaults(parser=status)
     status.setting("--controller", default="", metavar="URL", shown_default="through kubectl", help="where it listens")

@@ -179,7 +179,7 @@ class View:
         may = {s.it.id for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but}
         return [it for it in self.each_once(may, needs) if it.id in may]
 
-    def each_once(self, may_go: Container[str], needs: str = "") -> list[Instance]:
+    def each_once(self, may_go: Container[str], needs: str) -> list[Instance]:
         """All, and weights that several share with one of these alone: with one that stays, else with the one that was
         used longest ago.
         """

@@ -190,7 +190,7 @@ class Plan:
         return self.view.silent if node.ready else f"node {node.name} isn't ready"
 
     def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
-        """Rule 3: a sentence about who still holds one of these accelerators, or may soon; empty when none does."""
+        """Rule 3: which instance still holds one of these accelerators, or may soon; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
             return self._who_was_asked(frozenset(accelerators), instance)
@@ -222,7 +222,7 @@ class Plan:
         """
         memory, most = self.view.memory, self.settings.sleepers_bytes
         if not memory:
-            return self._measured_room(requester, seen)
+            return self._make_room_as_measured(requester, seen)
         needs, short = self.view.needs(requester, seen), dict[str, int]()
         assert requester.ask is not None
         needed = building.weights_name(requester.ask, needs)
@@ -249,7 +249,7 @@ class Plan:
             return f"{lack}; {held}, {who}"
         return self._evict(going)
 
-    def _measured_room(self, requester: Requester, seen: Seen | None) -> str:
+    def _make_room_as_measured(self, requester: Requester, seen: Seen | None) -> str:
         """Rules 6 and 7 where there is no ledger: the specification's. One cover at a time, and only by figures that
         are newer than the last sleep. Its own instance goes last, and never while it may be waking."""
         place, settings, query = self.place, self.settings, Query(requester)
@@ -327,7 +327,7 @@ class Plan:
         if it.state is State.FAILED or self._failed_often(seen):
             return self._again(requester, seen)
         if it.state in REST:
-            if missing := self._room_to_wake(requester, seen):
+            if missing := self._make_room_to_wake(requester, seen):
                 return Phase.WAITING, missing
             phase, says = Phase.LAUNCHING, ""
             if it.state is State.ASLEEP:
@@ -340,7 +340,7 @@ class Plan:
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
         return phase, f"{where} is {it.state.value}: {it.why or self._tried(wake).why}".removesuffix(": ")
 
-    def _room_to_wake(self, requester: Requester, seen: Seen) -> str:
+    def _make_room_to_wake(self, requester: Requester, seen: Seen) -> str:
         """Rules 3, 6 and 7. What is missing; once it has been asked it may hold more already, and isn't looked at."""
         if self._is_awaited(self._tried(Order("wake", seen.server, seen.it.id))):
             return ""
@@ -373,7 +373,7 @@ class Plan:
         wake = Order("wake", seen.server, seen.it.id)
         if not seen.server.pool or self._tried(wake).failures >= self.settings.tries:
             self._do(_deletion(seen))
-        elif missing := self._room_to_wake(requester, seen):
+        elif missing := self._make_room_to_wake(requester, seen):
             return Phase.WAITING, f"{sentence}; {missing}"
         else:
             self._do(wake)

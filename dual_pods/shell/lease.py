@@ -1,4 +1,4 @@
-"""Who of several controllers leads: a Lease of Kubernetes, whose `leaseTransitions` is the token of everything it does.
+"""Which controller leads: a Lease of Kubernetes, whose `leaseTransitions` is the token of everything that it does.
 
 No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
 whole time, by its own clock; a leader trusts its own from the moment *before* it asked, and for two thirds of the time.

@@ -71,7 +71,7 @@ _HELP = {
 
 
 def state(controller: Controller) -> dict[str, Any]:
-    """Who asks, who runs, who sleeps where, and what each waits for."""
+    """Requesters, server pods and their instances, and what each waits for."""
     machine = controller.work.machine if controller.work is not None else Machine(controller.options.settings)
     requesters, servers = [], []
     for place in sorted(machine.places.values(), key=lambda p: p.name):

@@ -27,7 +27,6 @@ class HostRules(Event, frozen=True, kw_only=True):
     asleep: dict[str, int] = {}
     """How much engines that are asleep may keep together: on each device, and of the host's memory. Not named: as much
     as there is."""
-    api_launch: bool = False
 
 
 class ModelRules(Event, frozen=True, kw_only=True):

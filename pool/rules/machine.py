@@ -1,4 +1,4 @@
-"""The rules of the pool: who should be awake next.
+"""The rules of the pool: which models should be awake next.
 
 Pure: an event and the time go in, effects come out (`events.py`); `pool/shell/server.py` has the sockets. This file
 takes events in, carries out what `plan.py` says is due, and learns what it costs; `model.py` has what is known of one
@@ -33,16 +33,16 @@ doors and people are told.
     put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
     alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
     ended, and its weights dropped (`leftovers.py`).
-14. Where that isn't enough because weights fill the device, those of models that don't need them there go to host
+14. Where sleeps aren't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
     again after a pause that grows, or when GMS is back.
-15. Where nothing of that gives a model room for which requests wait, weights of models that are OFF are dropped: least
+15. Where neither makes room for a model for which requests wait, weights of models that are OFF are dropped: least
     recently used first, no more than needed. The next start loads them. Those of a model that was taken out go, too.
 16. Last, where that isn't enough either, engines that sleep (or are put to sleep without a request) are ended, and
     their weights dropped: least recently used first, no more than needed; never a pinned one's, nor those of one that
-    is before that model in the queue. So is an engine behind it, or that no request needs, that loads and has no room
-    for its weights.
+    is before that model in the queue. So is the engine of one behind it, or that no request needs, while it loads and
+    has no room for its weights.
 """
 
 import math
@@ -201,7 +201,7 @@ class Machine:
             if model.state is State.AWAKE and (demand.streaming or demand.served > before.served):
                 model.begun = True
             if demand.wants:
-                model.held = False
+                model.kept_asleep = False
 
     def _on_lock(self, event: e.LockSeen) -> None:
         model = self.models.get(event.model)
@@ -274,7 +274,7 @@ class Machine:
 
     def _on_parked(self, event: e.ParkEnded) -> None:
         region = self.picture.regions.get(event.weights)
-        if region is None or not (moved := self._moved(region, Wish.PARK, region.parking, event.why)):
+        if region is None or not (moved := self._end_move(region, Wish.PARK, region.parking, event.why)):
             return
         for model in moved:
             self._learn(model, park_s=averaged(model.learned.park_s, self.context.now - model.wished_at))
@@ -284,12 +284,12 @@ class Machine:
     def _on_dropped(self, event: e.DropEnded) -> None:
         self._leftovers.dropped(event.weights, event.why)
         region = self.picture.regions.get(event.weights)
-        if region is not None and self._moved(region, Wish.DROP, region.dropping, event.why):
+        if region is not None and self._end_move(region, Wish.DROP, region.dropping, event.why):
             region.parked, region.here = {}, {}
             self.context.note("dropped", weights=region.name)
 
-    def _moved(self, region: Region, wish: Wish, tries: Tries, why: str) -> list[Model]:
-        """The wish to park or to drop is over. `why` it failed. Returns whose it was, if it was carried out."""
+    def _end_move(self, region: Region, wish: Wish, tries: Tries, why: str) -> list[Model]:
+        """The wish to park or to drop is over. `why` it failed. Returns its models, if it was carried out."""
         wished = [model for model in region.models if model.wish is wish]
         for model in wished:
             model.wish, self.context.changed = Wish.NONE, True
@@ -329,7 +329,7 @@ class Machine:
         self.context.changed = True
 
     def _ended(self, model: Model, why: str) -> None:
-        """Its processes have; or can't be started, and this is why."""
+        """Its processes have ended; or can't be started, and this is why."""
         asked = model.wish is Wish.END
         model.ended_idle = asked and not model.outdated
         model.view, model.away, model.wish, model.fresh = None, True, Wish.NONE, False
@@ -398,9 +398,9 @@ class Machine:
     def _end_waits(self) -> None:
         """Nothing waits any more for what sleeps, or has ended, or won't now."""
         for model in self.models.values():
-            goes = {name for name in model.behind if name in self.models and self.models[name].gives_way}
-            if goes != model.behind:
-                model.behind, model.room_at, model.lacks_since = frozenset(goes), self.context.now, self.context.now
+            goes = {name for name in model.awaits if name in self.models and self.models[name].gives_way}
+            if goes != model.awaits:
+                model.awaits, model.room_at, model.lacks_since = frozenset(goes), self.context.now, self.context.now
 
     def _on_tick(self, event: e.Tick) -> None:
         pass
@@ -416,12 +416,12 @@ class Machine:
         now, awake = self.context.now, model.state is State.AWAKE
         if command.verb in ("pin", "unpin"):
             model.pinned = command.verb == "pin"
-            model.held = model.put_down = False
+            model.kept_asleep = model.put_down = False
             self._pins[model.name] = model.pinned
             self.context.out.append(e.Save())
             self._answer(event, 200, f"{model.name} is {'' if model.pinned else 'not '}pinned")
         elif command.verb == "wake":
-            model.held, model.put_down, model.retry_at = False, False, -math.inf
+            model.kept_asleep, model.put_down, model.retry_at = False, False, -math.inf
             if not awake:
                 model.asked_at = now
             self._answer(event, 200 if awake else 202, f"{model.name} is {'awake' if awake else 'to be waked'}")
@@ -434,7 +434,7 @@ class Machine:
         if lacks or (model.child.running and model.away):
             self._answer(event, 503, lacks or f"the lock of {model.name} doesn't answer")
             return
-        model.held, model.asked_at = True, None
+        model.kept_asleep, model.asked_at = True, None
         done = not model.child.running or (not end and model.state not in ON_DEVICE)
         model.put_down = not done
         if end and not done:  # rule 13: asleep first, then ended
@@ -485,7 +485,7 @@ class Machine:
                 most_s = round(PARKS_S + PARKS_TIMES * max(one.park_s for one in region.models))
                 context.out.append(e.Park(region.name, most_s) if wish is Wish.PARK else e.Drop(region.name))
         if step.room_first:
-            model.behind, model.lacks_since = model.behind | {*step.sleep, *step.end}, now
+            model.awaits, model.lacks_since = model.awaits | {*step.sleep, *step.end}, now
             done = {"sleep": step.sleep, "end": step.end, "park": step.park, "drop": step.drop}
             said = {what: ",".join(names) for what, names in done.items() if names or what == "sleep"}
             context.note("makes_room", model=model.name, **said)
@@ -494,7 +494,7 @@ class Machine:
         for_it = {"for_it": ",".join((*step.sleep, *step.end))} if step.sleep or step.end else {}
         context.note("starts" if starts else "wakes", model=model.name, **for_it)
         model.wished(Wish.START if starts else Wish.WAKE, now)
-        model.behind = frozenset((*step.sleep, *step.end))
+        model.awaits = frozenset((*step.sleep, *step.end))
         model.started_at = now if starts else None
         model.why_failed = ""
         context.out.append(e.Start(model.name) if starts else e.Wake(model.name))

@@ -1,6 +1,6 @@
 """What is said over `pool.sock`: every message. Two kinds of caller introduce themselves first: a door (`DoorHello`),
-which says what it has for whom and hears what to expect, and an observer (`Observe`: `failover models`). Both may ask
-for something (`Command`), and see all models as people see them (`AskModels`, `Watch`).
+which says what it has for each model and hears what to expect, and an observer (`Observe`: `failover models`). Both may
+ask for something (`Command`), and see all models as people see them (`AskModels`, `Watch`).
 
 How two versions agree: `sidecar/wire/versions.py`. No descriptors travel. This file holds only shapes.
 """

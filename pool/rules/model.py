@@ -26,7 +26,6 @@ NEWEST_COUNTS = 0.3
 ON_DEVICE = (State.WAKING, State.AWAKE)
 READS = (State.LOADING, *ON_DEVICE)
 """Its weights are in the device, or come there."""
-RUNS = (State.ASLEEP, *READS, State.DRAINING)
 _USUAL = Entry()
 
 
@@ -136,7 +135,7 @@ class Model:
     """When the last of those that sleep for it had given back: its own wake begins."""
     started_at: float | None = None
     """When this pool wished its start; None once it has loaded."""
-    behind: frozenset[str] = frozenset()
+    awaits: frozenset[str] = frozenset()
     """These sleep, or end, for it, and haven't given back yet."""
     drained_at: float = 0.0
     """When its last answer had ended, or was paused: its sleep begins."""
@@ -154,7 +153,7 @@ class Model:
     """It hasn't been awake since it has loaded."""
     asked_at: float | None = None
     """A person has asked for it to be awake."""
-    held: bool = False
+    kept_asleep: bool = False
     """A person has put it to sleep: it is waked by a request only."""
     put_down: bool = False
     """That sleep hasn't been wished yet."""
@@ -237,7 +236,7 @@ class Model:
     @property
     def wants(self) -> bool:
         """It is to be awake, as far as it goes by itself."""
-        return self.demand.wants or self.asked_at is not None or (self.pinned and not self.held)
+        return self.demand.wants or self.asked_at is not None or (self.pinned and not self.kept_asleep)
 
     @property
     def gives_way(self) -> bool:
@@ -305,7 +304,7 @@ class Model:
     # -- transitions -----------------------------------------------------------------------------------------------
 
     def wished(self, wish: Wish, now: float) -> None:
-        self.wish, self.taken, self.behind = wish, False, frozenset()
+        self.wish, self.taken, self.awaits = wish, False, frozenset()
         self.wished_at = self.room_at = self.drained_at = now
         self.brings_back = wish is Wish.WAKE and bool(self.parked)
 

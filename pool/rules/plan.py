@@ -52,10 +52,10 @@ def plan(it: Picture, now: float) -> Step | float:
 def _orders(it: Picture, now: float) -> Iterator[Step | float]:
     """What was taken out of the file, or runs with an older entry, and what a person has put to sleep."""
     for model in it.models.values():
-        if stays(model, now):
+        if _refused_lately(model, now):
             yield model.sleep_at
             continue
-        if model.put_down and acts(model) and (model.state is State.AWAKE or no_engine(model)):
+        if model.put_down and acts(model) and (model.state is State.AWAKE or _lock_is_free(model)):
             yield Down(model.name, "a person has asked for it")
         if model.has_older and not model.child.running and acts(model) and model.region.dropping.again_at == -math.inf:
             yield Up(model.name, drop=(model.name,), room_first=True)
@@ -74,7 +74,7 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
     """What has had no request for long enough, and engines asleep beyond the budget."""
     for model in it.models.values():
         entry = model.rules.entry
-        if not acts(model) or model.demand.busy or model.asked_at is not None or stays(model, now):
+        if not acts(model) or model.demand.busy or model.asked_at is not None or _refused_lately(model, now):
             continue
         if model.state is State.AWAKE and entry.keep_alive_s is not None and not kept_awake(it, model):
             at = max(model.kept_until, model.since + max(entry.keep_alive_s, entry.loaded_at_least_s))
@@ -91,22 +91,22 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
                 yield Down(model.name, f"more engines are asleep than the budget of {over[0]} allows", end=True)
 
 
-def no_engine(model: Model) -> bool:
+def _lock_is_free(model: Model) -> bool:
     """It is to be awake, and no engine has its lock: its last one has died, say, and no other is ready."""
     return model.state is State.WAKING and model.view is not None and not model.view.held
 
 
 def _loads(model: Model) -> bool:
     """It may have been waked meanwhile: its lock isn't at rest then."""
-    return model.state is State.LOADING or (no_engine(model) and model.view is not None and not model.view.ready)
+    return model.state is State.LOADING or (_lock_is_free(model) and model.view is not None and not model.view.ready)
 
 
-def stays(model: Model, now: float) -> bool:
+def _refused_lately(model: Model, now: float) -> bool:
     """Its lock has just refused to put it to sleep."""
     return model.state is State.AWAKE and now < model.sleep_at
 
 
-# -- who is next ---------------------------------------------------------------------------------------------------
+# -- which is next -------------------------------------------------------------------------------------------------
 
 
 def queue(it: Picture, now: float) -> list[Model]:
@@ -121,14 +121,14 @@ def _candidate(it: Picture, model: Model) -> bool:
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:
         return model.wants or (
-            model.rules.entry.preload and not model.ended_idle and state is State.OFF and not model.held
+            model.rules.entry.preload and not model.ended_idle and state is State.OFF and not model.kept_asleep
         )
-    returns = model.name == it.host.default and not model.held
+    returns = model.name == it.host.default and not model.kept_asleep
     return state in (State.ASLEEP, State.DRAINING, State.FAILED) and (model.wants or returns)
 
 
 def _next(it: Picture, now: float) -> tuple[Step | None, float]:
-    """Whom to wake; or when to look again."""
+    """The step by which a model is waked, or started; or when to look again."""
     waits, look, closed = queue(it, now), math.inf, set[str]()
     comes = [model for model in it.models.values() if model.state in (State.WAKING, State.LOADING)]
     free = it.free() if waits or comes else {}
@@ -157,7 +157,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
         if isinstance(found, Up):
             return found, look
         look = min(look, found.at)
-        # What is free is kept for it, and whom those behind it might ask is left to it.
+        # What is free is kept for it, and so is what would go for those behind it.
         for device, need in target(it, model).items():
             closed.add(device)
             free[device] = max(free.get(device, 0) - need, 0)
@@ -166,7 +166,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
 
 def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:
     """Nothing that goes already is enough for it."""
-    if model.behind:
+    if model.awaits:
         return Blocked(math.inf, "")
     if model.lacking and now < model.lacks_since + LACKS_S:
         return Blocked(model.lacks_since + LACKS_S, "")

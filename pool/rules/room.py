@@ -39,7 +39,7 @@ class Up:
 
 
 Chosen = list[tuple[Model, Wish]]
-"""What could be wished of whom, or is. Parked or dropped are the weights of all that share them: one stands for them,
+"""What could be wished of each, or is. Parked or dropped are the weights of all that share them: one stands for them,
 the one that is missed most.
 """
 
@@ -76,7 +76,7 @@ def target(it: Picture, model: Model) -> Mapping[str, int]:
 
 
 def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float) -> Up | Blocked:
-    """Who is put to sleep, or ended, and whose weights are parked, or dropped, so that so much more is free."""
+    """Which models sleep, or are ended, and whose weights are parked, or dropped, so that so much more is free."""
     awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
     awake.sort(key=_missed(now))
     when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
@@ -191,8 +191,8 @@ def price(it: Picture, up: Model, down: Model) -> float:
 
 
 def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
-    """Who is put to sleep first: without requests before with, the less urgent first, then the least recently used, or
-    of those with requests the one that has been awake for longest.
+    """Which sleeps first: without requests before with, the less urgent first, then the least recently used, or of
+    those with requests the one that has been awake for longest.
     """
 
     def key(model: Model) -> tuple[bool, bool, float, float]:
@@ -318,7 +318,7 @@ def _could_end(model: Model) -> bool:
     return model.state is State.DRAINING or (model.state in AT_REST and acts(model))
 
 
-# -- who comes first -----------------------------------------------------------------------------------------------
+# -- which comes first ---------------------------------------------------------------------------------------------
 
 
 def rank(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:

@@ -1,4 +1,4 @@
-"""The pool's shell: its socket, the file that it keeps, and whom it watches: the launcher, the ledger, GMS of each
+"""The pool's shell: its socket, the file that it keeps, and what it watches: the launcher, the ledger, GMS of each
 device, each model's lock. It decides nothing; `pool/rules/machine.py` does.
 
 models.yaml is read at the start and on SIGHUP. A file that is wrong changes nothing, and is an alarm that says what is
@@ -237,7 +237,7 @@ class Server(Shell):
         else:
             if isinstance(message, m.Watch):
                 self._watching.add(conn)
-            self.look()
+            self._look_anew()
             self.connections.send(conn, self._listing)
 
     def _closed(self, conn: int) -> None:
@@ -379,8 +379,8 @@ class Server(Shell):
 
     # -- what others see -------------------------------------------------------------------------------------------
 
-    def look(self) -> m.Outlook:
-        """How things stand, for doors; `_listing` is for people."""
+    def _look_anew(self) -> m.Outlook:
+        """How things stand, for doors; for people it is in `_listing` then."""
         now, it = time.monotonic(), self.machine.picture
         run_dirs = {name: str(self.options.run_dir / LOCKS / name) for name in self.machine.models}
         outlook = view.outlooks(it, run_dirs, now)
@@ -400,7 +400,7 @@ class Server(Shell):
 
     def show(self) -> None:
         self._changes += 1
-        outlook = self.look()
+        outlook = self._look_anew()
         for conn, is_door in list(self._observers.items()):
             if is_door and self._said.get(conn) != outlook:
                 self._said[conn] = outlook

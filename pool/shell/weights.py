@@ -14,7 +14,6 @@ def move(run_dir: Path, verb: str, name: str, most_s: float) -> str:
 
 
 def _run(words: list[str], most_s: float) -> str:
-    """Returns why it couldn't do what it was to do; empty: it did."""
     try:
         run = partial(subprocess.run, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         done = run(words, timeout=most_s)

@@ -73,7 +73,7 @@ def test_one_that_is_awake_sleeps_first_then_its_weights_are_parked_then_the_oth
 def test_what_may_not_be_parked_stays_and_nothing_waits_behind_a_model_that_has_no_room_then(why: str) -> None:
     pool = crowded()
     for name in "ab" if why == "pinned" else "":
-        pool.machine.models[name].pinned = pool.machine.models[name].held = True
+        pool.machine.models[name].pinned = pool.machine.models[name].kept_asleep = True
     if why == "GMS away":
         pool.feed(e.WeightsSeen(GPU, None))
     elif why == "no weights":
@@ -268,7 +268,7 @@ def test_where_to_park_makes_room_nothing_is_dropped_and_no_engine_is_ended_wher
 def test_what_may_not_be_dropped_stays(why: str) -> None:
     pool = off()
     for name in "ab":
-        pool.machine.models[name].pinned = pool.machine.models[name].held = why == "pinned"
+        pool.machine.models[name].pinned = pool.machine.models[name].kept_asleep = why == "pinned"
     if why == "loading":
         for name in "ab":
             pool.machine.models[name].learned = e.Learned(asleep={e.HOST: 1})
@@ -297,7 +297,7 @@ def full(*pinned: str, **said: Any) -> Pool:
     """
     pool = crowded(host_left=0)
     for name in pinned:
-        pool.machine.models[name].pinned = pool.machine.models[name].held = True
+        pool.machine.models[name].pinned = pool.machine.models[name].kept_asleep = True
     if said:
         pool.entries = said
         pool.configure("abc")
@@ -691,7 +691,7 @@ def test_one_that_loads_is_not_ended_for_another_where_it_is_pinned_or_has_its_r
     pool.machine.models["b"].fresh = True
     assert pool.wishes() == []
     pool.now += 1
-    f.behind = frozenset() if f.pinned else frozenset("b")
+    f.awaits = frozenset() if f.pinned else frozenset("b")
     assert plan(pool.machine.picture, pool.now) == math.inf
 
 
@@ -717,7 +717,7 @@ def test_what_an_engine_leases_beside_weights_that_fit_is_for_the_ledger_to_wait
 
 def test_for_one_whose_parked_weights_have_no_room_to_load_nothing_is_kept() -> None:
     pool = Pool("abc", sizes=dict.fromkeys("abc", 20))
-    pool.machine.models["a"].pinned = pool.machine.models["a"].held = True
+    pool.machine.models["a"].pinned = pool.machine.models["a"].kept_asleep = True
     pool.machine.models["c"].learned = e.Learned(asleep={e.HOST: 1})
     pool.lock("c", resting=True)
     pool.weights(0, parked={"c": 30}, a=50, b=30)

@@ -22,7 +22,7 @@ from vram.rules import messages as m
 
 MAIN = f"""\
 commands:
-  status        what of each device is leased, by whom, and who waits
+  status        what of each device is leased, by which tree, and what waits
   watch         a line for every change
   history       what has happened
   hold          runs a command under a lease
@@ -115,7 +115,7 @@ def parser() -> Parser:
         run_dir="the host directory: the ledger is in DIR/vram",
         answers="the server",
     )
-    what = "What of each device is leased, by whom, and who waits."
+    what = "What of each device is leased, by which tree, and what waits."
     LOOKS.add_to(commands, (what, STATUS), WATCH, HISTORY)
     command = commands.add(
         "hold", hold, "Runs a command under a lease; it ends when nothing is left of both.", HOLD, prints=False

@@ -1,1 +1,1 @@
-"""Pure: who has which bytes."""
+"""Pure: which tree has which bytes."""

@@ -53,7 +53,7 @@ class Grants(Part):
         self.queue.leave(waiter)
         lease = waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
         found, foreign = self.queue.found(waiter)
-        lacks, again = self.queue.lacks(waiter), [*self.queue.again(waiter), *found]
+        lacks, again = self.queue.lacks(waiter), [*self.queue.still_has(waiter), *found]
         self.queue.taken.update(lacks)
         before = dict(lease.bytes) if lease is not None else None
         for old, part in again:

@@ -1,4 +1,4 @@
-"""The rules of the ledger: who was promised which bytes of a device.
+"""The rules of the ledger: which tree was promised which bytes of a device.
 
 Pure: an event and the time go in, effects come out (`events.py`); `shell/server.py` has the sockets. What is known of
 processes is in the package `evidence`, which has its own rules, with an E. This file takes events in and composes;
@@ -14,16 +14,16 @@ rules, and where they stand:
      (`queue.py`).
  V3. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made
      (`grants.py`).
- V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited
-     out (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as
-     far as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name
-     has of it what it has `found`: as far as it was kept so, or is foreign, or overdue of another tree (V5), that needs
-     no room (`queue.py`, `grants.py`).
+ V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited out
+     (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as far
+     as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name needs
+     no room for what it has `found` of it, as far as that was kept so, is foreign, or is overdue of another tree (V5)
+     (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
-     says who said so, and what is missing. Where no program can read, a word is enough, and status says `unverified`
+     names the tree, and says what is missing. Where no program can read, a word is enough, and status says `unverified`
      (`returns.py`, `devices.py`).
-     What is overdue so is lacking to all but the tree that still has it, which may have it again where it has no room
-     without that, under the same name (`queue.py`).
+     What is overdue so is lacking to all but the tree that still has it: that tree may lease it again under the same
+     name, where it has no room without it (`queue.py`).
  V6. What is in use and leased by none is foreign: it is measured, and taken off. A claim that no file knows takes its
      bytes out of that, and so does what a holder has found. What no reading has shown for a minute is foreign no more
      (`devices.py`).

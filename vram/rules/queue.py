@@ -1,4 +1,4 @@
-"""Who is next (rules V2, V7 and V8 of `machine.py`).
+"""Which waiter is next (rules V2, V7 and V8 of `machine.py`).
 
 Pure. A waiter's place is its time and its priority in one figure, so that no timer is needed for its ageing. Each is
 looked at beside what all those before it lack: it gets nothing that would keep them waiting longer.
@@ -49,7 +49,7 @@ class Queue(Part):
             needs = minus(needs, part)
         return needs
 
-    def again(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
+    def still_has(self, waiter: Waiter) -> list[tuple[Lease, Bytes]]:
         """What its tree said that it has given back under this name, and still has: lacking to all others. It may have
         that again, where it has no room without it.
         """
@@ -130,11 +130,11 @@ class Queue(Part):
             lacks, has = self.lacks(waiter), self._has(waiter)  # those before it may wait for what it has
             vain = [all for p, all in in_vain.items() if p <= waiter.priority and has is None]
             before = {device: ahead[device] + sum(all[device] for all in vain) for device in lacks}
-            again = Counter[str]()
-            for _, part in self.again(waiter):
-                again.update(part)
-            short = some({d: need + before[d] - self.devices.room(d) - again[d] for d, need in lacks.items()})
-            if not short and self._is_free(plan, waiter, lacks, again):
+            still = Counter[str]()
+            for _, part in self.still_has(waiter):
+                still.update(part)
+            short = some({d: need + before[d] - self.devices.room(d) - still[d] for d, need in lacks.items()})
+            if not short and self._is_free(plan, waiter, lacks, still):
                 plan.do(grant, waiter)
                 return
             if short and not minus(short, self.devices.foreign):
@@ -162,11 +162,11 @@ class Queue(Part):
         if waiter.waits_for != text:
             plan.do(self._note, waiter, text)
 
-    def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, again: Mapping[str, int]) -> bool:
+    def _is_free(self, plan: Plan, waiter: Waiter, lacks: Bytes, still: Mapping[str, int]) -> bool:
         """There is room by what was promised; and so it is seen in this moment, where it can be."""
         # What a dead holder had is to be seen free, too.
         new = lacks if waiter.lease is not None else self._new_to_it(waiter)
-        needs = {d: need + self.taken[d] - again.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
+        needs = {d: need + self.taken[d] - still.get(d, 0) for d, need in new.items() if self.devices.can_be_read(d)}
         if not needs or self.memory.fits(needs):
             return True
         self.memory.plan(plan, self._pace(plan, waiter))
