@@ -116,11 +116,20 @@ class Listen:
             raise CannotServe(f"the engine can't listen on {self.url}: {error.strerror or error}") from None
 
 
-NEW_MODEL = (
+_OF_A_PAIR = (
     "Both engines of a pair have the same arguments. A new model comes in when no engine has the old weights any more: "
     "end both engines and GMS (failover down; in Kubernetes delete the pod), and start them with the new arguments"
 )
-"""What an engine says that finds other weights than its own."""
+
+
+def other_weights(region: str) -> str:
+    """What there is to do where an engine finds other weights than its own. `region`: as in `Setting`."""
+    if not region:
+        return _OF_A_PAIR
+    return (
+        f"Models that share the weights {region} have the same arguments: give this one another name for its weights "
+        f"in models.yaml (weights: NAME). Where no other model has these: gmsctl drop {region}"
+    )
 
 
 class CannotRun(Exception):

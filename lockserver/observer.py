@@ -66,7 +66,16 @@ def whom(run_dir: Path | str) -> Whom:
         hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
         last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
         without_it="the holder serves on without it",
+        instead=lambda: _many(run_dir),
     )
+
+
+def _many(run_dir: Path) -> str:
+    """What to say of a directory that has a lock for each of its models, and none of its own."""
+    there = sorted(path.parent.name for path in run_dir.glob(f"lock/*/{SOCKET}"))
+    if not there:
+        return ""
+    return f"it has many locks: --run-dir {run_dir}/lock/NAME is one's; there are {', '.join(there)}"
 
 
 class Observer(looking.Observer):

@@ -320,13 +320,17 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
         near = is_meant(entry.engine, KNOWN_ENGINES)
         yield f"engine: {entry.engine} is none; allowed: {', '.join(KNOWN_ENGINES)}, or MODULE:FACTORY{near}"
     if (entry.engine == "command") != bool(entry.command):
-        yield "engine: command and command: go together"
+        yield (
+            "engine: command needs command: with the program and its arguments"
+            if entry.engine == "command"
+            else f"command: it has one, and its engine is {entry.engine}: say engine: command, or take command: out"
+        )
     if entry.command and shutil.which(entry.command[0]) is None:
         yield f"command: {entry.command[0]} is no program that can be found"
     if entry.command and not any("{port}" in word for word in entry.command):
         yield "command: no word of it has {port}, so it can't be told where to listen"
     if entry.engine == "vllm" and not entry.arguments:
-        yield "arguments: the first is the model that vLLM is to serve"
+        yield "arguments: the first is the model that vLLM is to serve; for another engine say engine: NAME"
     if any(word.partition("=")[0] == NAMED for word in entry.arguments):
         yield f"arguments: {NAMED} is the entry's name here; others are aliases"
     if entry.standby and entry.command:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_shim.engine import NEW_MODEL, CannotRun
+from engine_shim.engine import CannotRun, other_weights
 from gms.client import WEIGHTS, GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
@@ -91,7 +91,7 @@ class GmsStore(Store):
             granted = from_snapshot(self.client, granted, snapshot, said, timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
             self._latest = self._reader.hash  # a writer isn't told of its own commit
-            self.arrays = _bound(self._reader, shape)
+            self.arrays = _bound(self._reader, shape, region)
         except BaseException:
             self.client.close()
             raise
@@ -142,11 +142,12 @@ def _write(writer: Writer, shape: Shape) -> Reader:
         return writer.commit(Layout(packing.slabs, tuple(tensors), {_KEY: described(shape)}))
 
 
-def _bound(reader: Reader, shape: Shape) -> Mapping[str, Floats]:
+def _bound(reader: Reader, shape: Shape, region: str) -> Mapping[str, Floats]:
     said = reader.layout.metadata.get(_KEY, "none of the reference engine's")
     if said != described(shape):
         raise OtherWeights(
-            f"{reader.device} has the weights of another model: {said}; this one is {described(shape)}. {NEW_MODEL}"
+            f"{reader.device} has the weights of another model: {said}; this one is {described(shape)}. "
+            + other_weights(region)
         )
     return {name: reader.view(name) for name in shape.tensors()}
 

@@ -218,7 +218,8 @@ def _check(options: Any) -> int:
         for sentence in error.args:
             print(f"{options.file}: {sentence}", file=sys.stderr)
         return 1
-    say(f"{options.file}: {len(spec.models)} models, nothing is wrong")
+    count = len(spec.models)
+    say(f"{options.file}: {count} model{'s' * (count != 1)}, nothing is wrong")
     return 0
 
 

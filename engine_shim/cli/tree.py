@@ -18,6 +18,7 @@ from engine_shim.cli.pair_process import UP_LOCK
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
+from sidecar.terminal.formatting import unquoted
 
 REST_END_S = 5.0
 """How long those that the others stand on may take to end; they have nothing to finish."""
@@ -106,7 +107,7 @@ class Tree:
     def why(self, child: Child) -> str:
         """How it ended, and its last words."""
         line = self.last_words.get(child.name, "")
-        said = line.partition(" why=")[2].strip("\"'") or line
+        said = unquoted(line.partition(" why=")[2]) or line
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
 
     # -- the command's own -----------------------------------------------------------------------------------------

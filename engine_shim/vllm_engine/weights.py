@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engine_shim.engine import NEW_MODEL, CannotRun
+from engine_shim.engine import CannotRun, other_weights
 from engine_shim.vllm_engine import engine_directory
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
@@ -80,7 +80,8 @@ class Weights:
         theirs = self._reader.layout.metadata.get(KEY, "")
         if theirs != said:
             raise OtherWeights(
-                f"{self.device} has the weights of another model: {differs(theirs, described)}. {NEW_MODEL}"
+                f"{self.device} has the weights of another model: {differs(theirs, described)}. "
+                + other_weights(self._settings.setting.region)
             )
         return self._reader
 

@@ -176,9 +176,10 @@ class Server(Shell):
             problems = models_file.wrong(new, self._totals())
         except BadFile as error:
             problems = [str(argument) for argument in error.args]
-        self._bad_file = "; ".join(problems)
+        why = "; ".join(problems)
+        self._bad_file = f"{self.options.models} is wrong, and nothing of it is followed: {why}" if problems else ""
         if problems:
-            self.log.alarm("models_file_wrong", why=self._bad_file, follows="nothing has changed")
+            self.log.alarm("models_file_wrong", why=why, follows="nothing has changed")
             self.publish(None)
             return
         for line in models_file.changes(self._spec, new) or ["nothing has changed"]:

@@ -66,6 +66,14 @@ def key_values(detail: Mapping[str, object]) -> str:
     return " ".join(f"{key}={_field(value)}" for key, value in detail.items())
 
 
+def unquoted(text: str) -> str:
+    """The value of `key_values` with which this begins, as it was before it was written; other text without quotes."""
+    try:
+        return str(json.JSONDecoder().raw_decode(text)[0]) if text.startswith('"') else text.strip("\"'")
+    except ValueError:  # it was cut off
+        return text.strip("\"'")
+
+
 def plain(value: object) -> object:
     """What an enum stands for; anything else as it is."""
     return value.value if isinstance(value, enum.Enum) else value

@@ -74,6 +74,8 @@ class Whom:
     """
     without_it: str = ""
     """What its absence means for others."""
+    instead: Callable[[], str] = str
+    """Where else to look, in a sentence; empty where one is to be started here. Asked where none is."""
     max_frame_bytes: int = MAX_FRAME_BYTES
 
 
@@ -231,10 +233,8 @@ def _why_not(whom: Whom, error: OSError) -> ObserverError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if not os.path.isdir(run_dir):
             return NoServer(f"no {whom.name}: there is no directory {run_dir}. Is this the --run-dir of the server?")
-        return NoServer(
-            f"no {whom.name} at {whom.at}: start one ({whom.start}), "
-            "or look into the log of the one that should be there"
-        )
+        start = f"start one ({whom.start}), or look into the log of the one that should be there"
+        return NoServer(f"no {whom.name} at {whom.at}: {whom.instead() or start}")
     if error.errno == errno.EAGAIN or isinstance(error, TimeoutError):
         return ServerSilent(f"the {whom.name} at {whom.at} accepts no connection: is it stopped?")
     return NoServer(f"no {whom.name} can be reached at {path}: {error.strerror or error}")

@@ -56,6 +56,16 @@ def awake(house: House, engine_id: str) -> Program:
     return engine(house, engine_id)
 
 
+def test_a_question_above_the_locks_is_told_where_they_are_and_not_to_start_another(many: Many) -> None:
+    above = House(many.directory.parent)
+    many.serve()
+    for name in ("chat", "code"):
+        many.lock(name).until(lambda status: status.state == "FREE", "it is there")
+    code, _, err = above.ask("status")
+    assert code == 2 and err.endswith(f"--run-dir {many.directory}/NAME is one's; there are chat, code\n")
+    assert "start one" not in err
+
+
 def test_each_directory_is_a_lock_of_its_own_that_comes_and_goes_with_it(many: Many) -> None:
     chat, code = many.lock("chat"), many.lock("code")
     server = many.serve()

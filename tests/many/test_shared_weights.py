@@ -89,6 +89,17 @@ def test_a_second_instance_loads_nothing_and_each_goes_on_when_the_other_dies_or
     until(lambda: nothing_is_left(host), "all of the last one has gone")
 
 
+def test_a_model_that_names_weights_that_it_cant_share_is_told_so_in_words_and_the_other_stays(house: House) -> None:
+    host = Host(house, {"a": instance(1)}, capacity=4 * PIECE).ready()
+    other = instance(1)
+    has(host, {"a": instance(1), "b": {**other, "arguments": ["--seed", "8", *other["arguments"][2:]]}})
+    host.until(lambda: host.failed("b"), "it can't be started")
+    why = host.shown_of("b").why
+    assert '"seed": 7' in why and "another name for its weights in models.yaml (weights: NAME)" in why, why
+    assert "\\" not in why, "as the engine has said it, and not as a log line quotes it"
+    host.until(lambda: host.states()["a"] in (State.ASLEEP, State.AWAKE), "the other one is as before")
+
+
 def test_a_model_that_is_given_anothers_arguments_answers_as_that_one(house: House) -> None:
     first, other = ({**instance(1), "weights": ""} for _ in "ab")
     other["arguments"] = ["--seed", "8", *other["arguments"][2:]]

@@ -150,8 +150,26 @@ def test_a_shadow_that_waits_goes_on_when_a_primary_has_written(
 def test_weights_of_another_model_are_refused(container: Container, engines: Callable[..., ReferenceEngine]) -> None:
     container.serves()
     engines().start()
-    with pytest.raises(OtherWeights, match='"seed": 5'):
+    with pytest.raises(OtherWeights, match=r'"seed": 5.*failover down'):
         engines("shadow", "--seed", "5").start()
+
+
+def test_a_model_that_names_anothers_weights_is_told_to_give_its_own_another_name(container: Container) -> None:
+    container.serves()
+    host = container.run_dir
+    for name, *words in (("chat",), ("other", "--seed", "5")):
+        arguments = (*NUMBERS, *KV, *words)
+        setting = Setting(host / "lock" / name, "a", "primary", arguments, host_dir=host, weights="base")
+        engine = ReferenceEngine(arguments, setting)
+        try:
+            if name == "chat":
+                engine.start()
+                continue
+            with pytest.raises(OtherWeights, match=r"share the weights base .*weights: NAME.*gmsctl drop base") as told:
+                engine.start()
+            assert "failover down" not in str(told.value)
+        finally:
+            engine.stop()
 
 
 def test_a_server_that_died_while_the_engine_slept_costs_nothing(

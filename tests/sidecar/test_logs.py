@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.terminal.formatting import key_values, unquoted
 from sidecar.terminal.logs import Log, complain
 from tests.support.processes import ROOT
 
@@ -214,3 +215,14 @@ def test_stderr_is_where_it_goes_when_nothing_is_said(capsys: pytest.CaptureFixt
     Log("x").info("a")
     captured = capsys.readouterr()
     assert (captured.out, captured.err.split()[1:]) == ("", ["info", "x", "a"])
+
+
+@given(st.text(min_size=1))
+def test_what_a_line_quotes_is_read_back_as_it_was(text: str) -> None:
+    written = key_values({"why": text, "more": "x y"}).partition("=")[2]
+    assert unquoted(written) == text or not written.startswith('"')
+
+
+@pytest.mark.parametrize(("text", "said"), [('"cut off', "cut off"), ("plain", "plain"), ("", ""), ("'x'", "x")])
+def test_other_text_loses_its_quotes(text: str, said: str) -> None:
+    assert unquoted(text) == said
