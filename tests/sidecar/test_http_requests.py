@@ -176,7 +176,7 @@ def test_a_refused_offer_takes_nothing_of_the_request_before_it() -> None:
     assert [request.body for request in reading.reader.ready] == [b"good"] and reading.refused == 401
 
 
-def test_only_so_many_requests_that_are_put_down_to_nobody_wait_on_one_connection() -> None:
+def test_only_so_many_requests_of_no_user_wait_on_one_connection() -> None:
     asked = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
     reading = Reading(let_in=lambda request, has_body: None).feed(asked * 64)
     assert len(reading.reader.ready) == 64 and reading.refused == 0
