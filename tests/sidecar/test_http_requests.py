@@ -72,7 +72,7 @@ def test_a_request_whose_head_is_known_is_read_as_the_first_one_was() -> None:
     ("more", "body"),
     [(b"Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n0\r\n\r\n"), (OFFER + b"Content-Length: 1\r\n", b"x")],
 )
-def test_a_head_that_is_more_than_plain_is_known_to_nobody(more: bytes, body: bytes) -> None:
+def test_a_head_that_is_more_than_plain_is_known_to_no_user(more: bytes, body: bytes) -> None:
     heads: Heads = {}
     reading = Reading(heads=heads).feed(HEAD + more + b"\r\n" + body)
     assert [request.body for request in reading.reader.ready] == [b"x"] and not heads
