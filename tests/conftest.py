@@ -11,7 +11,7 @@ from hypothesis import Phase, settings
 
 settings.register_profile("failover", deadline=None, derandomize=True)
 settings.register_profile("hunt", deadline=None, derandomize=False, print_blob=True, database=None)
-settings.register_profile(  # a failure is enough: nobody reads its smallest example
+settings.register_profile(  # a failure is enough: its smallest example isn't read
     "mutants", deadline=None, derandomize=True, max_examples=30, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile(os.environ.get("FAILOVER_HYPOTHESIS", "failover"))

@@ -36,7 +36,7 @@ PUBLIC = {
     "engine_shim.kv",  # what is true in the memory of a KV cache that outlives it
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
-# Whose public clients a package may import. The ground floor is for everybody.
+# Whose public clients a package may import. The ground floor is for all.
 MAY_USE: dict[str, set[str]] = {
     GROUND_FLOOR: set(),
     "dual_pods": {"pool"},
@@ -316,7 +316,7 @@ def test_what_stands_beside_the_house_imports_what_it_says_here(package: str) ->
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
-def test_each_package_is_used_by_whoever_may_use_it() -> None:
+def test_each_package_is_used_by_those_that_may_use_it() -> None:
     used = {
         (module.split(".")[0], name.split(".")[0])
         for module, source in (HOUSE | BESIDE).items()
@@ -324,7 +324,7 @@ def test_each_package_is_used_by_whoever_may_use_it() -> None:
         if within(name, PACKAGES - {module.split(".")[0]})
     }
     may = {(package, other) for package, others in (MAY_USE | OUTBUILDINGS).items() for other in others}
-    assert may <= used, "take out of MAY_USE or OUTBUILDINGS what nobody uses"
+    assert may <= used, "take out of MAY_USE or OUTBUILDINGS what isn't used"
 
 
 def test_a_server_and_its_client_can_stand_on_evidence_alone() -> None:

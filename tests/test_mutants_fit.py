@@ -125,10 +125,10 @@ def loaded(mutant: Made | None) -> Callable[[World, str, bool], bool]:
 
 
 def test_who_survives_is_not_judged_until_a_person_says_why() -> None:
-    text = "+ p/b.py\n\n= Nobody can tell.\np/a.py f: never: x\np/a.py f: never: gone\n\n? old\np/a.py f: never: y\n"
+    text = "+ p/b.py\n\n= None can tell.\np/a.py f: never: x\np/a.py f: never: gone\n\n? old\np/a.py f: never: y\n"
     x, y, z = there = [f"p/a.py f: never: {name}" for name in "xyz"]
-    assert survivors.known(text)[x] == "= Nobody can tell."
+    assert survivors.known(text)[x] == "= None can tell."
     again = survivors.accepted(text, {x: "", y: "a test", z: ""}, [*there, "p/b.py f: never: x"])
-    assert survivors.known(again) == {x: "= Nobody can tell.", z: survivors.NOT_JUDGED}
+    assert survivors.known(again) == {x: "= None can tell.", z: survivors.NOT_JUDGED}
     assert survivors.whole(text) == {"p/b.py"} and survivors.whole(again) == {"p/a.py", "p/b.py"}
     assert survivors.whole(survivors.accepted("", {x: ""}, there)) == set(), "two of its three were not tried"

@@ -8,14 +8,14 @@ import pytest
 from bench import pod
 from bench.stage import Broken
 
-NOBODY = 1 << 22
+NO_PROCESS = 1 << 22
 """No process has this number or a higher one."""
 
 
 def test_processes_and_threads_that_end_while_they_are_looked_at_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pod._ran_ns(NOBODY) == 0
+    assert pod._ran_ns(NO_PROCESS) == 0
     real = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [str(NOBODY), *real(path)])
+    monkeypatch.setattr(os, "listdir", lambda path: [str(NO_PROCESS), *real(path)])
     assert pod._ran_ns(os.getpid()) > 0
 
 

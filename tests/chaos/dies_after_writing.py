@@ -1,4 +1,4 @@
-"""`python -m lockserver`, killed when a grant is on disk and before anybody is told."""
+"""`python -m lockserver`, killed when a grant is on disk and before an engine is told."""
 
 import os
 import signal

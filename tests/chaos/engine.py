@@ -79,7 +79,7 @@ def die_with_the_fork_server() -> None:
 
 def lock_range(path: str, start: int, length: int) -> int:
     """A host device's memory: an open file description with a write lock on the range. Raises BlockingIOError when
-    somebody has it."""
+    a process has it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
@@ -254,7 +254,7 @@ def _runs(pidfd: int) -> bool:
 
 
 def take_witness(path: str, line: str) -> bool:
-    """Nobody else holds. One line to the log, under the lock; the lock is kept until this process ends."""
+    """No other engine holds. One line to the log, under the lock; the lock is kept until this process ends."""
     try:
         fd = lock_range(path, 0, 1)
     except (BlockingIOError, PermissionError):
@@ -562,7 +562,7 @@ class Engine:
         self._client.vouch_for(pid, 30.0)
 
     def do_knock(self, run_dir: str) -> dict[str, Any]:
-        """Looks at the lock as anybody might; returns what came of it."""
+        """Looks at the lock as any process might; returns what came of it."""
         try:
             channel = Channel(connect(Path(run_dir)), m.from_server)
         except OSError as error:
@@ -687,7 +687,7 @@ class Engine:
         self.kept.append((fd, area))
 
     def do_allocate(self, path: str, start: int, length: int) -> None:
-        """A range of a host device; the other end gets the descriptor too, as somebody to whom it was exported."""
+        """A range of a host device; the other end gets the descriptor too, as a process to which it was exported."""
         fd = lock_range(path, start, length)
         self.kept.append(fd)
         send(self.sock, {"event": "memory"}, [fd])
@@ -716,7 +716,7 @@ class Engine:
         return {"pid": pid}
 
     def do_let_go(self, of: str) -> None:
-        """Closes every descriptor of that kind, and unmaps the file, behind the back of whoever uses it."""
+        """Closes every descriptor of that kind, and unmaps the file, behind the back of its user."""
         for line in Path("/proc/self/maps").read_text().splitlines():
             if of in line:
                 first, last = (int(end, 16) for end in line.split()[0].split("-"))

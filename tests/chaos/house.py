@@ -147,7 +147,7 @@ class Engine(Process):
 
 
 def patient_connect(run_dir: Path) -> socket.socket:
-    """Where nobody takes connections fast enough there is no room in the backlog for a moment."""
+    """Where no server takes connections fast enough there is no room in the backlog for a moment."""
 
     def connected() -> socket.socket | None:
         with contextlib.suppress(BlockingIOError):
@@ -476,7 +476,7 @@ class House:
         return ("--memory", "host", "--host-devices", str(self.devices))
 
     def tell(self) -> None:
-        """For whoever reads a failure."""
+        """For the reader of a failure."""
         print(self.log.read_text(errors="replace")[-12_000:])
 
 
@@ -514,7 +514,7 @@ class Contenders:
     def next(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """What the next of them says: `holding`, `lost` or `TWO`."""
         while b"\n" not in self._rest:
-            assert readable(self._read, deadline_s), f"nobody was granted within {deadline_s:g} s"
+            assert readable(self._read, deadline_s), f"no engine was granted within {deadline_s:g} s"
             data = os.read(self._read, 65536)
             assert data, "all contenders have ended"
             self._rest += data

@@ -83,7 +83,7 @@ def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
 def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then_granted_with_an_alarm(
     house: House,
 ) -> None:
-    """Belief: a pidfd means the memory is free. Somebody outside of the tree, to whom it was exported, keeps it in
+    """Belief: a pidfd means the memory is free. A process outside of the tree, to whom it was exported, keeps it in
     use."""
     bound_s = 1.5
     server = house.server(*house.with_memory(), "--memory-bound-s", str(bound_s))

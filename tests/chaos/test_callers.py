@@ -1,4 +1,4 @@
-"""Other callers: many, rude, foreign. A bad frame costs its sender that connection, and nobody else anything."""
+"""Other callers: many, rude, foreign. A bad frame costs its sender that connection, and no other anything."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from tests.support.waiting import NEVER_S, readable, until
 
 pytestmark = pytest.mark.chaos
 
-NOBODY, SOMEBODY = 65534, 65533
+NOBODY, OTHER = 65534, 65533
 OBSERVE = msgspec.msgpack.encode(m.Observe(protocol=m.PROTOCOL))
 HELLO = struct.pack(">I", len(OBSERVE)) + OBSERVE
 
@@ -179,7 +179,7 @@ def throw_descriptors(run_dir: Path, random: randomness.Random, kept: list[socke
 
 
 @pytest.mark.parametrize("how", [*RUDE, "descriptors"])
-def test_a_rude_caller_disturbs_nobody_and_leaves_nothing(house: House, how: str) -> None:
+def test_a_rude_caller_disturbs_no_other_and_leaves_nothing(house: House, how: str) -> None:
     random = seeded()
     server = house.server()
     a, b = house.engine("a"), house.engine("b")
@@ -299,14 +299,14 @@ def test_an_allowed_user_is_served(house: House) -> None:
 
 @pytest.mark.root
 @needs_root
-def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connection_and_nobody_else_anything(
+def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connection_and_no_other_anything(
     house: House,
 ) -> None:
     """The server isn't root here, and an allowed engine of another user makes its file for itself alone."""
     open_to_others(house)
     os.chmod(house.witness, 0o666)
-    server = house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=SOMEBODY)
-    a = house.engine("a", uid=SOMEBODY)
+    server = house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=OTHER)
+    a = house.engine("a", uid=OTHER)
     a.holds()
     stranger = house.engine(uid=NOBODY)
     stranger.order("start", run_dir=str(house.run_dir), engine_id="n", timeout_s=1.0)
@@ -314,15 +314,15 @@ def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connectio
     assert not server.dead
     assert holder_of(server.status()).engine_id == "a"
     server.kill()
-    house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=SOMEBODY).shows(
+    house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=OTHER).shows(
         lambda s: s.state == "HELD"
     )
 
 
-def test_workers_that_join_beside_stopped_standbys_cut_nobody_and_these_have_all_copies_when_they_go_on(
+def test_workers_that_join_beside_stopped_standbys_cut_no_client_and_these_have_all_copies_when_they_go_on(
     house: House,
 ) -> None:
-    """The kernel lets a user have so many descriptors sent and unread; more, and it refuses those of everybody."""
+    """The kernel lets a user have so many descriptors sent and unread; more, and it refuses those of all."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv: the kernel lets root go past the limit")

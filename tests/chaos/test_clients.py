@@ -1,5 +1,5 @@
 """What a program does to its own client: exceptions in callbacks and signal handlers, forks, other programs in the same
-process, and closing what it holds with. A holder is never deaf for it, and nobody is granted beside it."""
+process, and closing what it holds with. A holder is never deaf for it, and none is granted beside it."""
 
 import signal
 
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.chaos
 
 
-def test_an_exception_in_on_resume_makes_nobody_deaf(house: House) -> None:
+def test_an_exception_in_on_resume_makes_no_client_deaf(house: House) -> None:
     server = house.server()
     a, b = house.engine().start("a", on_resume="raise"), house.engine("b")
     token = a.holds()
@@ -68,7 +68,7 @@ def test_what_a_signal_handler_raises_in_acquire_gives_up_the_lock(house: House)
     assert b.do("begin_acquire_and_leave_it", after_s=0.2)["interrupted"]
     server.shows(lambda s: [waiter.ready for waiter in s.waiters] == [False], "the wish is withdrawn")
     a.kill()
-    server.shows(lambda s: s.state == "FREE", "nobody is granted")
+    server.shows(lambda s: s.state == "FREE", "no engine is granted")
     b.never_hears("lost", for_s=0)
     assert b.holds()
 
@@ -89,7 +89,7 @@ def test_a_check_that_hangs_keeps_its_client_from_nothing(house: House) -> None:
     server.has_back(b, c)
 
 
-def test_a_grant_that_comes_as_the_time_ends_is_held_and_ends_nobody(house: House) -> None:
+def test_a_grant_that_comes_as_the_time_ends_is_held_and_ends_no_process(house: House) -> None:
     """Many wait for moments only, again and again, while one holder after the other is killed."""
     server, chance = house.server(warm=True), seeded()
     pollers = {f"p{number}": house.engine().start(f"p{number}", on_lost="end") for number in range(27)}
@@ -133,7 +133,7 @@ def test_a_forked_child_that_closes_the_client_takes_nothing_from_its_parent(hou
 
 @pytest.mark.parametrize("memory", ["none", "host"])
 def test_a_holder_that_closes_its_client_and_lives_is_not_taken_for_gone(house: House, memory: str) -> None:
-    """With free memory, after a crash of the server, and with nobody who kept copies of its pidfd."""
+    """With free memory, after a crash of the server, and with no process that kept copies of its pidfd."""
     needs = {"host:0": 4096} if memory == "host" else {}
     settings = ("--memory", memory, "--host-devices", str(house.devices), "--window-s", "1")
     (house.devices / "0").touch()

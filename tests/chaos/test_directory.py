@@ -37,7 +37,7 @@ def unlink_socket(house: House) -> None:
 def test_a_live_holder_finds_the_server_of_a_directory_that_was_made_anew(
     house: House, lose: Callable[[House], None]
 ) -> None:
-    """It is back within the settling time, with its token. Nobody else is granted, and the old server ends by
+    """It is back within the settling time, with its token. No other engine is granted, and the old server ends by
     itself."""
     old = house.server("--settle-s", "2")
     a, b = house.engine("a"), house.engine("b")
@@ -74,7 +74,7 @@ def test_a_waiter_whose_directory_is_gone_waits_for_the_next(house: House) -> No
     assert holder_of(new.status()).token == grant["token"]
 
 
-def test_a_second_server_on_a_directory_is_refused_with_the_firsts_pid_and_disturbs_nobody(house: House) -> None:
+def test_a_second_server_on_a_directory_is_refused_with_the_firsts_pid_and_disturbs_no_client(house: House) -> None:
     server = house.server()
     a, b = house.engine("a"), house.engine("b")
     token = a.holds()

@@ -21,7 +21,7 @@ pytestmark = [
 NAMES = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(0)))"
 
 
-def test_the_server_serves_and_nobody_is_granted_memory_that_cannot_be_read(house: House) -> None:
+def test_the_server_serves_and_no_engine_is_granted_memory_that_cannot_be_read(house: House) -> None:
     pytest.importorskip("pynvml")
     environment = emulated_driver.environment(house.devices)
     named = subprocess.run(

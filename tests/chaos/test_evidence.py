@@ -1,4 +1,4 @@
-"""What a server that has restarted knows: of members that ended while nobody looked, of files that were restored, and
+"""What a server that has restarted knows: of members that ended while none looked, of files that were restored, and
 tokens that never come twice."""
 
 import shutil
@@ -45,7 +45,7 @@ def test_children_that_come_and_go_with_restarts_in_between_never_cost_the_lock(
     b.granted()
 
 
-def test_an_older_holder_file_ends_nobody_and_no_token_comes_twice(house: House) -> None:
+def test_an_older_holder_file_ends_no_engine_and_no_token_comes_twice(house: House) -> None:
     server = house.server()
     a = house.engine("a")
     a.holds()
@@ -109,7 +109,7 @@ def test_a_forked_child_is_waited_for_though_life_was_removed_and_the_server_is_
     assert b.granted()["dead"] == [True, True]
 
 
-def test_life_files_that_cannot_be_read_are_no_proof_that_nobody_has_one(house: House) -> None:
+def test_life_files_that_cannot_be_read_are_no_proof_that_there_are_none(house: House) -> None:
     """No file names the holder, it is stopped, and where the life files are something else is in their place."""
     server = house.server()
     a = house.engine("a")

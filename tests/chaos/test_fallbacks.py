@@ -2,11 +2,11 @@
 
     auto  what this kernel can do
     peer  it names the peer of a connection, and pidfds have no inodes (Linux 6.5 to 6.8)
-    sent  it names nobody; clients send their own pidfds (5.15, 6.1)
+    sent  it names none; clients send their own pidfds (5.15, 6.1)
     none  no pidfds at all: an end of file and a free life lock are all there is
 
 What is weaker with `none`, and stands in the tests below: a process is known by its connection and the life lock
-alone, so whoever keeps a dead holder's socket open keeps it alive (the lock waits: that is the safe side); a process
+alone, so a dead holder's socket that is kept open keeps it alive (the lock waits: that is the safe side); a process
 that closed both and lives on passes for dead (nothing here can hold against that, only memory does); waiters have
 nothing to hand back, so only memory or a person ends the window after a crash of both.
 """

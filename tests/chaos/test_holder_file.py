@@ -28,7 +28,7 @@ class Victim:
         self.data = self.file.read_bytes()
 
     def finds(self, put: Callable[[], object], what: str) -> None:
-        """A server that finds this grants nobody, though its window is over and somebody waits."""
+        """A server that finds this grants none, though its window is over and an engine waits."""
         self.holder.stop()
         self.server.kill()
         put()
@@ -82,7 +82,7 @@ def test_something_else_in_the_holder_file_leaves_the_lock_with_its_holder(house
 
 
 def test_a_lost_holder_file_leaves_the_lock_with_a_holder_that_runs(house: House) -> None:
-    """Not a stopped one's: its life lock is held, so nobody is granted, and it is named."""
+    """Not a stopped one's: its life lock is held, so no waiter is granted, and it is named."""
     victim = Victim(house)
     victim.finds(victim.file.unlink, "no file")
     victim.comes_back()
@@ -105,8 +105,8 @@ def limited(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
 
 @contextlib.contextmanager
 def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
-    """A tmpfs of 64 KiB as the run directory, a file that fills it, and somebody who took the server's spare file for
-    rubbish: with it a full disk stops nobody.
+    """A tmpfs of 64 KiB as the run directory, a file that fills it, and a person who took the server's spare file for
+    rubbish: with it a full disk stops no server.
     """
     house.run_dir.mkdir()
     mounted = subprocess.run(
@@ -138,7 +138,7 @@ Disk = Callable[[House], contextlib.AbstractContextManager[tuple[Server, Callabl
 
 
 @disks
-def test_on_a_full_disk_nobody_is_granted_and_as_soon_as_there_is_room_somebody_is(house: House, disk: Disk) -> None:
+def test_on_a_full_disk_no_waiter_is_granted_and_as_soon_as_there_is_room_one_is(house: House, disk: Disk) -> None:
     with disk(house) as (server, full):
         a, b = house.engine("a"), house.engine("b")
         token = a.holds()

@@ -61,7 +61,7 @@ def test_a_status_with_many_waiters_is_cut_and_says_how_many(house: House, many_
 # -- connections ----
 
 
-def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int) -> None:
+def test_silent_connections_lock_no_client_out(house: House, many_descriptors: int) -> None:
     from sidecar.wire.connections import MOST_CONNECTIONS
 
     server = house.server()
@@ -90,10 +90,10 @@ def test_observers_leave_room_for_engines_and_are_told_that_it_is_full(house: Ho
         house.engine("a").holds()
 
 
-# -- a log that nobody reads ----
+# -- a log that no process reads
 
 
-def test_a_log_that_nobody_reads_stops_nobody(house: House) -> None:
+def test_a_log_that_is_not_read_stops_no_client(house: House) -> None:
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     house.run_dir.mkdir(mode=0o700)
@@ -144,7 +144,7 @@ def strange_files(house: House) -> None:
     (life / "c.0123456789abcdef").symlink_to("/dev/zero")
 
 
-def test_strange_names_among_the_life_files_disturb_nobody(house: House) -> None:
+def test_strange_names_among_the_life_files_disturb_no_client(house: House) -> None:
     house.run_dir.mkdir(mode=0o700)
     strange_files(house)
     server = house.server()
@@ -292,7 +292,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_reader_that_hangs_stops_nobody_and_says_so(house: House) -> None:
+def test_a_reader_that_hangs_stops_no_client_and_says_so(house: House) -> None:
     gate = house.directory / "gate"
     words = [sys.executable, "-c", HANGS, str(gate), "--run-dir", str(house.run_dir), "--settle-s", "0.05"]
     server = subprocess.Popen(words, stderr=subprocess.DEVNULL)

@@ -51,7 +51,7 @@ def test_hundreds_of_kills_of_the_holder_make_as_many_successors_and_never_two(h
 
 
 def test_holders_and_servers_are_killed_in_turn(house: House) -> None:
-    """The holder dies while its server is away, or the other way round: whoever comes back first."""
+    """The holder dies while its server is away, or the other way round: whichever comes back first."""
     random = seeded()
     server = house.server(*LONG_WINDOW, warm=True)
     contenders = Contenders(house, "abc")
@@ -121,7 +121,7 @@ def test_what_the_waiters_kept_proves_the_holders_end_to_the_next_server(house: 
     worker.kill()
     second = house.server(*LONG_WINDOW)
     held = second.shows(lambda s: s.state == "HELD")
-    next_one = b if held.holder is not None and held.holder.engine_id == "b" else c  # whoever is back first
+    next_one = b if held.holder is not None and held.holder.engine_id == "b" else c  # whichever is back first
     grant = next_one.granted()
     assert grant["dead"] == [True, True] and grant["token"] > token
 
@@ -151,7 +151,7 @@ def test_a_holder_whose_server_stays_away_under_presume_dead_ends_before_the_win
     killed_at = time.monotonic()
     server.kill()
     lost = a.hears("lost")
-    assert lost["at"] < killed_at + window_s, "somebody else could have been granted by then"
+    assert lost["at"] < killed_at + window_s, "another engine could have been granted by then"
     assert "presume" in lost["why"]
     b.never_hears("lost", for_s=0)
 

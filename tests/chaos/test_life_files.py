@@ -56,7 +56,7 @@ def test_a_first_join_that_meets_an_emptied_directory_costs_no_takeover(house: H
     b.granted()
 
 
-def test_a_copy_of_the_life_files_in_their_place_hides_nobody(house: House) -> None:
+def test_a_copy_of_the_life_files_in_their_place_hides_no_process(house: House) -> None:
     server, a, b = pair(house)
     forked = a.child("fork", keep=False)
     life = house.run_dir / "life"
@@ -72,7 +72,7 @@ def test_a_copy_of_the_life_files_in_their_place_hides_nobody(house: House) -> N
     b.granted()
 
 
-def test_life_files_that_were_made_anew_six_times_hide_nobody(house: House) -> None:
+def test_life_files_that_were_made_anew_six_times_hide_no_process(house: House) -> None:
     house.defaults = SLOW
     server, a = house.server(warm=True), house.engine("a")
     a.holds()
@@ -94,7 +94,7 @@ def test_life_files_that_were_made_anew_six_times_hide_nobody(house: House) -> N
 
 @pytest.mark.parametrize(("count", "show"), [(401, True), (201, False)], ids=["the server's bound", "a client's bound"])
 def test_more_old_life_files_than_are_looked_at_withhold_the_proof(house: House, count: int, show: bool) -> None:
-    """The program that has the lock of the oldest one is never granted past, nor after its end: nobody looks at it."""
+    """The program that has the lock of the oldest one is never granted past, nor after its end: it isn't looked at."""
     house.defaults = SLOW
     server, a = house.server(warm=True), house.engine("a")
     a.holds()
@@ -133,7 +133,7 @@ def only_its_main_process(status: Status) -> bool:
     return status.holder is not None and len(status.holder.members) == 1
 
 
-def test_children_that_were_adopted_and_have_ended_are_kept_by_nobody(house: House) -> None:
+def test_children_that_were_adopted_and_have_ended_are_not_kept(house: House) -> None:
     """More of them than an engine may have processes."""
     house.defaults = SLOW
     server, a = house.server(warm=True), house.engine("a")
@@ -211,7 +211,7 @@ def test_only_a_process_of_an_incarnation_shows_its_old_life_files(house: House,
 
 
 @pytest.mark.parametrize("what", ["a FIFO", "a leased file", "a directory"])
-def test_what_is_no_life_file_keeps_nobody_waiting_and_leaves_nothing(
+def test_what_is_no_life_file_keeps_no_waiter_waiting_and_leaves_nothing(
     house: House, shown: dict[str, int], what: str
 ) -> None:
     server = house.server(warm=True)

@@ -65,7 +65,7 @@ def test_watches_that_run_out_while_the_server_serves_are_an_alarm_too(house: Ho
 
 @pytest.mark.parametrize("refused", [{"inotify_init1": "EMFILE"}, {"inotify_add_watch": "EACCES"}])
 def test_a_directory_that_is_replaced_is_noticed_all_the_same(house: House, refused: dict[str, str]) -> None:
-    """EACCES: a directory above may be entered and not read, as /run/somebody of mode 711. No limit helps: no alarm."""
+    """EACCES: a directory above may be entered and not read, as /run/pair of mode 711. No limit helps: no alarm."""
     server = house.server(through=through(**refused))
     assert bool(server.status().alarms) == ("inotify_init1" in refused)
     shutil.move(house.run_dir, house.directory / "elsewhere")

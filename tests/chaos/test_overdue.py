@@ -169,7 +169,7 @@ def test_a_process_in_a_cgroup_that_an_ancestor_freezes_is_seen_to_be_frozen(hou
 
 
 def test_a_process_in_the_kernels_hands_is_seen_to_be(tmp_path: Path) -> None:
-    """One that has begun to start a program, whose first file nobody opens: it waits in vfork."""
+    """One that has begun to start a program, whose first file no process opens: it waits in vfork."""
     os.mkfifo(tmp_path / "fifo")
     opens = "file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], 0, 0)]"
     code = f"import os, sys; os.posix_spawn('/bin/true', ['true'], {{}}, {opens})"

@@ -1,4 +1,4 @@
-"""A path comes to name another directory: whoever holds goes where it leads, and nobody else is ever granted."""
+"""A path comes to name another directory: a holder goes where it leads, and no other engine is ever granted."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ def nothing_stays_mounted(house: House) -> Iterator[None]:
         pytest.param(mount_over_it, "stopped", marks=mounted),
     ],
 )
-def test_a_holder_goes_where_its_path_leads_and_nobody_else_is_granted(
+def test_a_holder_goes_where_its_path_leads_and_no_other_is_granted(
     way: Way, lead: Callable[[Way], None], old_server: str
 ) -> None:
     house = way.house
@@ -105,7 +105,7 @@ def test_a_holder_goes_where_its_path_leads_and_nobody_else_is_granted(
 def test_a_server_where_the_path_leads_doesnt_grant_while_an_older_one_is_stopped(
     way: Way, lead: Callable[[Way], None]
 ) -> None:
-    """Nobody holds, and engines wait at both: only one of the servers may grant, and the older is named."""
+    """No engine holds, and engines wait at both: only one of the servers may grant, and the older is named."""
     house = way.house
     old = house.server(*SETTLE)
     old.stop()
@@ -155,7 +155,7 @@ def test_a_path_that_leads_back_to_the_first_server_changes_nothing(way: Way) ->
     held_by(server, "a", token)
 
 
-def test_a_circle_of_symlinks_makes_nobody_deaf(way: Way) -> None:
+def test_a_circle_of_symlinks_makes_no_client_deaf(way: Way) -> None:
     house = way.house
     house.server(*SETTLE)
     a = house.engine("a")

@@ -62,7 +62,7 @@ def test_a_program_that_a_holder_starts_does_not_keep_its_lock(house: House) -> 
 
 def test_the_servers_look_at_a_life_lock_takes_no_lock(house: House) -> None:
     """Rule: F_OFD_GETLK, never a lock. A server that can't prove its holder's end looks at the free lock again and
-    again; anybody can have it meanwhile."""
+    again; any process can have it meanwhile."""
     server = house.server()
     a = house.engine("a")
     a.holds()
@@ -141,7 +141,7 @@ def test_a_hundred_engines_come_and_go_and_the_server_has_the_descriptors_that_i
 
 
 def test_the_socket_has_its_name_only_once_it_listens(house: House) -> None:
-    """Rule: bind under another name, listen, rename. Whoever finds the socket can connect."""
+    """Rule: bind under another name, listen, rename. A client that finds the socket can connect."""
     program = f"""
 import os, runpy, socket, sys
 listen = socket.socket.listen
@@ -231,7 +231,7 @@ def test_two_servers_never_serve_one_directory(house: House) -> None:
     assert status.server_pid == server.pid and status.holder is not None and status.holder.token == token
 
 
-def test_a_late_event_of_a_closed_connection_is_not_taken_for_the_death_of_whoever_has_its_descriptor_now(
+def test_a_late_event_of_a_closed_connection_is_not_taken_for_the_death_of_the_process_that_has_its_descriptor_now(
     house: House,
 ) -> None:
     """Rule: a pidfd that an event names is asked itself.
@@ -270,7 +270,7 @@ def test_a_late_event_of_a_closed_connection_is_not_taken_for_the_death_of_whoev
         life.close()
 
 
-def test_a_grant_is_on_disk_before_anybody_is_told(house: House) -> None:
+def test_a_grant_is_on_disk_before_an_engine_is_told(house: House) -> None:
     """Rule: `Persist`, then `Granted`. A server that is killed at any grant finds its holder in the file."""
     for _ in range(5):
         server = house.server(warm=True)

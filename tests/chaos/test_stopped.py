@@ -1,4 +1,4 @@
-"""Processes that are stopped: they look dead to everybody but a pidfd, and go on where they were."""
+"""Processes that are stopped: they look dead to all but a pidfd, and go on where they were."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.chaos
 
 
-def test_a_stopped_server_is_waited_for_and_nobody_is_disturbed(house: House) -> None:
+def test_a_stopped_server_is_waited_for_and_no_client_is_disturbed(house: House) -> None:
     server = house.server(*LONG_WINDOW)
     a, b = house.engine("a"), house.engine("b")
     token = a.holds()

@@ -157,7 +157,7 @@ def test_one_engine_at_a_time_has_the_permit_and_gives_it_back_by_word_or_by_dea
     server.shows(lambda s: s.permits["init"].holder is None)
 
 
-def test_nobody_has_the_permit_between_a_holders_death_and_its_successors_serving(house: House) -> None:
+def test_no_engine_has_the_permit_between_a_holders_death_and_its_successors_serving(house: House) -> None:
     """It would size itself by memory that moves."""
     server = house.server()
     a, b, c = (house.engine(x) for x in "abc")

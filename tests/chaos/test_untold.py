@@ -1,4 +1,4 @@
-"""What the holder file doesn't tell: it is an older copy, or lost, or says more than anybody was told."""
+"""What the holder file doesn't tell: it is an older copy, or lost, or says more than any engine was told."""
 
 import shutil
 import sys
@@ -52,7 +52,7 @@ def test_without_a_file_a_holder_that_was_stopped_is_taken_back_whatever_a_stand
     assert not holder.heard("lost") and not standby.heard("granted")
 
 
-def test_a_worker_that_lives_is_waited_for_where_the_file_names_nobody(house: House) -> None:
+def test_a_worker_that_lives_is_waited_for_where_the_file_names_no_holder(house: House) -> None:
     house.defaults = ("--window-s", "0.5", *SLOW)
     server = house.server(warm=True)
     holder = house.engine("a")
@@ -73,7 +73,7 @@ def test_a_worker_that_lives_is_waited_for_where_the_file_names_nobody(house: Ho
     assert not server.status().alarms
 
 
-def test_a_grant_that_nobody_was_told_is_made_anew_and_not_beside_another_pair(house: House) -> None:
+def test_a_grant_that_no_engine_was_told_is_made_anew_and_not_beside_another_pair(house: House) -> None:
     """The names went with the server: another pair took the device meanwhile."""
     device = house.device("gpu", 1 << 20)
     house.defaults = ("--settle-s", "0.2", *house.with_memory())

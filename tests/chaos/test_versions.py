@@ -60,7 +60,7 @@ def test_those_that_cannot_talk_with_the_server_leave_no_descriptors_in_it(house
         life.close()
         if number in (1, 19):
             descriptors.append(len(os.listdir(f"/proc/{server.pid}/fd")))
-    assert descriptors[1] <= descriptors[0] + 2, "some of whoever leaves now"
+    assert descriptors[1] <= descriptors[0] + 2, "some of a client that leaves now"
 
 
 def test_a_death_under_a_server_that_cannot_talk_is_seen_all_the_same(house: House) -> None:

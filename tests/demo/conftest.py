@@ -1,4 +1,4 @@
-"""A demo that runs, and everybody in it gone at the end."""
+"""A demo that runs, and every process in it gone at the end."""
 
 from tests.lockctl.conftest import house
 

@@ -56,7 +56,7 @@ def libraries() -> Path:
                 subprocess.run([*shlex.split(compiler), *FLAGS, *output, *sources, "-ldl"], cwd=HERE, check=True)
             fresh.rename(made)
         except OSError:
-            if not made.exists():  # else somebody was faster, with the same content
+            if not made.exists():  # else another process was faster, with the same content
                 raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

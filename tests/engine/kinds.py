@@ -20,7 +20,7 @@ class Kind:
     lock: tuple[str, ...] = ()
     """Arguments of its lock server."""
     prompt: dict[str, Any] | None = None
-    """What has the same answer from everybody."""
+    """What has the same answer from every engine."""
     asked: str = "/v1/completions"
 
 

@@ -87,7 +87,7 @@ class Shim(Program):
         role: str = "",
         through: tuple[str, ...] = (),
     ) -> None:
-        """Unless its role is said, `a` is the primary and everybody else a shadow."""
+        """Unless its role is said, `a` is the primary and every other a shadow."""
         self.house = house
         self.kind = kind
         self.engine_id = engine_id
@@ -243,7 +243,7 @@ class House:
         until(lambda: self.endpoint() == url, f"the lock server announces {url}")
 
     def answers_as_ever(self, kind: Kind) -> None:
-        """The announced endpoint answers: the same prompt the same, byte for byte, whoever serves."""
+        """The announced endpoint answers: the same prompt the same, byte for byte, whichever engine serves."""
         if kind.prompt is None:
             assert self.served(kind)
             return

@@ -54,7 +54,7 @@ def test_a_socket_that_is_removed_under_an_engine_is_bound_again(house: House, k
 
 
 @chaos
-def test_until_a_door_is_there_again_the_engine_is_not_ready_and_nobody_is_sent_to_it(house: House) -> None:
+def test_until_a_door_is_there_again_the_engine_is_not_ready_and_no_client_is_sent_to_it(house: House) -> None:
     """Its directory can't be made again: there is a file in its place."""
     a, _ = house.pair(TOY)
     engines = house.run_dir / paths.ENGINES
@@ -116,7 +116,7 @@ def test_engines_whose_whole_directory_is_removed_are_found_again(house: House) 
 
 
 @chaos
-def test_the_run_directory_is_for_its_user_alone_whoever_makes_it(house: House) -> None:
+def test_the_run_directory_is_for_its_user_alone_whichever_process_makes_it(house: House) -> None:
     house.run_dir = house.run_dir / "further" / "down"
     a = house.shim(TOY, "a")
     until(lambda: a.state()["processes"] == 1, "it is there, and no lock server is")
@@ -125,7 +125,7 @@ def test_the_run_directory_is_for_its_user_alone_whoever_makes_it(house: House) 
 
 
 def test_looking_takes_nothing(tmp_path: Path) -> None:
-    """Whoever looks for `failover up` in a loop keeps nobody from starting one."""
+    """A process that looks for `failover up` in a loop keeps none from starting one."""
     over = threading.Event()
 
     def look() -> None:
@@ -139,7 +139,7 @@ def test_looking_takes_nothing(tmp_path: Path) -> None:
             try:
                 DirectoryLock(tmp_path, UP_LOCK).acquire().close()
             except AlreadyLocked:
-                pytest.fail("somebody who only looks has the lock")
+                pytest.fail("a process that only looks has the lock")
     finally:
         over.set()
         looking.join()
@@ -302,7 +302,7 @@ def test_what_is_called_redundancy(lock: object, engines: list[object], expected
     assert redundancy(lock, engines) == expected  # type: ignore[arg-type]
 
 
-def test_nobody_is_told_to_start_by_hand_what_failover_up_starts_again(
+def test_no_person_is_told_to_start_by_hand_what_failover_up_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second server by hand has other options than the pair's own, and keeps that one out."""
@@ -335,8 +335,8 @@ def test_without_gms_there_is_no_redundancy() -> None:
     assert redundancy(LOCK, [SERVING, READY], gms[1:]) == (True, "yes: b would take over")
 
 
-def test_who_waits_for_weights_that_nobody_will_write_says_the_way_out() -> None:
-    """The run directory was removed: whoever serves has weights of which the next GMS knows nothing."""
+def test_who_waits_for_weights_that_no_engine_will_write_says_the_way_out() -> None:
+    """The run directory was removed: the engine that serves has weights of which the next GMS knows nothing."""
     lock = {**LOCK, "permits": {"init": {"holder": None, "waiters": [], "waiting_for": []}}}
     gms = {"device": "host:0", "answers": True, "clients": [{"engine_id": "b", "region": "weights"}]}
     weights = {"key": "weights", "policy": "shared", "state": "EMPTY", "generation": 0}
@@ -344,8 +344,8 @@ def test_who_waits_for_weights_that_nobody_will_write_says_the_way_out() -> None
     starts = {**READY, "state": "Init", "ready": False}
     seen = pair_look.Seen("/x", None, lock, "", [gms], [SERVING, starts], None)
     assert "failover kill active --anyway" in waits_for(starts, seen)
-    nobody = replace(seen, lock={**lock, "state": "FREE", "holder": None}, engines=[starts])
-    assert waits_for(starts, nobody).endswith("a primary to write them (host:0 is EMPTY)")
+    free = replace(seen, lock={**lock, "state": "FREE", "holder": None}, engines=[starts])
+    assert waits_for(starts, free).endswith("a primary to write them (host:0 is EMPTY)")
     other = {**weights, "key": "m1"}  # of the same GMS, whose state is the worse of both
     gms["regions"] = [{**weights, "state": "RO", "generation": 7}, other]
     assert waits_for(starts, seen) == "", "it isn't its model that is missing"
@@ -372,7 +372,7 @@ def test_who_serves_is_the_locks_to_say_and_the_shims_where_it_does_not_know(
     assert serving(lock, shims) == expected  # type: ignore[arg-type]
 
 
-# -- a port that somebody else has -------------------------------------------------------------------------------------
+# -- a port that another process has -----------------------------------------------------------------------------------
 
 
 @chaos
@@ -393,7 +393,7 @@ def test_a_port_that_a_stranger_has_is_seen_before_the_wake(house: House) -> Non
 
 
 @chaos
-def test_a_standby_whose_port_somebody_takes_is_not_ready_until_it_is_free(house: House) -> None:
+def test_a_standby_whose_port_is_taken_is_not_ready_until_it_is_free(house: House) -> None:
     a = house.pair(TOY)[0]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

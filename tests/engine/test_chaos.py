@@ -1,5 +1,5 @@
-"""Many rounds of whatever can happen to a pair, drawn from a seed: somebody is killed, stopped or told to end, and now
-and then somebody else a moment later. After each round exactly one serves, the other is ready, and the same prompt has
+"""Many rounds of whatever can happen to a pair, drawn from a seed: an engine is killed, stopped or told to end, and now
+and then another a moment later. After each round exactly one serves, the other is ready, and the same prompt has
 the same answer byte for byte. Two KV caches don't fit on the device: two engines awake at once would show.
 
     FAILOVER_CHAOS_SEED=... FAILOVER_CHAOS_ROUNDS=200 pytest tests/engine/test_chaos.py -s
@@ -41,7 +41,7 @@ class Pair:
         self.history.append(f"{what} {engine_id}")
         if what in ("lock", "gms"):
             self.house.restart(what, REFERENCE)
-        elif what == "switchover":  # refused, if there is nobody to switch to at this moment
+        elif what == "switchover":  # refused, if there is no engine to switch to at this moment
             place = ("--run-dir", str(self.house.run_dir))
             asked = Program(self.house, "switchover", "lockserver.cli.lockctl", *place, "switchover")
             self.house.add(asked)
@@ -63,7 +63,7 @@ class Pair:
         self.ended[shim.engine_id] = name
 
     def _signal(self, what: str, shim: Shim) -> bool:
-        """False: it is being started anew at this moment, and there is nobody; or nobody whose stop would be noticed,
+        """False: it is being started anew at this moment, and there is none; or none whose stop would be noticed,
         because a start has two hours.
         """
         with contextlib.suppress(AssertionError, ProcessLookupError):
@@ -87,7 +87,7 @@ class Pair:
             raise AssertionError(f"{error}\nafter {self.history[-6:]}\n{states}\n{self.house.status()}{said}") from None
 
     def _never(self) -> tuple[Shim, Shim]:
-        raise AssertionError("nobody settled")
+        raise AssertionError("the pair never settled")
 
     def _settled(self) -> tuple[Shim, Shim] | None:
         states = {engine_id: shim.state() for engine_id, shim in self.shims.items()}

@@ -240,7 +240,7 @@ def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
     toy = ("--engine", TOY.engine, "--devices", "none", "--drain-s", "3600", "--", "--faults", str(house.faults("a")))
     up = Program(house, "up", "engine_shim.cli.failover", "up", *place, *toy)
     house.add(up)
-    until(lambda: " serves at " in up.said(), "somebody serves")
+    until(lambda: " serves at " in up.said(), "an engine serves")
     down = Program(house, "down", "engine_shim.cli.failover", "down", *place)
     house.add(down)
     until(lambda: "state=Draining" in up.said(), "it waits")

@@ -89,7 +89,7 @@ def test_told_to_end_keeper_and_server_end(house: House) -> None:
 
 
 def test_a_gms_that_hangs_is_no_outage_without_an_end(house: House) -> None:
-    """Its process lives, and answers nobody: no engine could wake."""
+    """Its process lives, and answers none: no engine could wake."""
     a, b = house.pair(replace(KEPT, gms=(*KEPT.gms, "--silent-s", "5")))
     weights = house.weights()
     assert weights is not None

@@ -101,7 +101,7 @@ def test_the_main_process_never_just_ends_whatever_its_exit_code(state: State, c
 
 
 @pytest.mark.parametrize("state", LIVING)
-def test_the_end_of_a_process_that_nobody_registered_is_nothing(state: State) -> None:
+def test_the_end_of_a_process_that_was_not_registered_is_nothing(state: State) -> None:
     harness = at(state)
     harness.feed(e.Died(99))
     assert harness.said == []
@@ -216,7 +216,7 @@ def test_a_process_of_another_start_is_turned_away(start: int) -> None:
     assert kinds(harness.feed(e.Registered(CONN, 9, start, False))) == ["TurnAway", "Forget"]
 
 
-def test_nobody_joins_a_tree_that_is_ending() -> None:
+def test_no_process_joins_a_tree_that_is_ending() -> None:
     harness = at(State.ACTIVE)
     harness.feed(e.Died(WORKER))
     assert kinds(harness.feed(e.Registered(CONN, 9, harness.machine.number, False))) == ["TurnAway", "Forget"]

@@ -271,7 +271,7 @@ def test_who_is_dead_serves_nowhere() -> None:
     assert not harness.machine.url
 
 
-def test_an_end_that_was_wanted_alarms_nobody_and_any_other_does() -> None:
+def test_an_end_that_was_wanted_is_no_alarm_and_any_other_is() -> None:
     for state, wanted, alarm in (
         (State.ACTIVE, False, True),
         (State.STANDBY, False, True),
@@ -315,7 +315,7 @@ def test_the_bound_of_init_runs_from_the_start_and_not_from_the_shims() -> None:
     harness = Harness(init_timeout_s=9.0)
     harness.feed(e.Started())
     for _ in range(5):
-        harness.feed(e.Looked(0, True), after_s=9.0)  # somebody has a life lock
+        harness.feed(e.Looked(0, True), after_s=9.0)  # a process has a life lock
     harness.gone()
     harness.wait(8.9)
     assert lives(harness)
@@ -419,7 +419,7 @@ def test_told_to_end_while_a_tree_is_ending_it_looks_at_once() -> None:
         harness.feed(e.Tick(), after_s=0.2)
     assert "Look" in kinds(harness.feed(e.Terminate()))
     harness.feed(e.Looked(0, True))
-    assert isinstance(harness.said[-1], e.Exit), "it waits for nobody but its own"
+    assert isinstance(harness.said[-1], e.Exit), "it waits for none but its own"
 
 
 def test_after_its_exit_nothing_follows() -> None:
@@ -577,7 +577,7 @@ def test_one_counterpart_that_takes_the_same_is_enough() -> None:
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
-def test_an_engine_that_nobody_can_connect_to_is_not_ready_and_lives(state: State) -> None:
+def test_an_engine_that_no_client_can_connect_to_is_not_ready_and_lives(state: State) -> None:
     harness = at(state)
     harness.feed(e.Beat(True, unreachable="the socket is gone"))
     answer = probes.ready(harness.machine, harness.now)

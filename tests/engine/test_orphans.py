@@ -61,7 +61,7 @@ def test_a_worker_that_outlives_its_main_process_and_its_shim_is_killed_before_t
 
 
 @reference
-def test_nobody_is_granted_while_a_worker_lives_that_outlived_its_main_process(house: House) -> None:
+def test_no_engine_is_granted_while_a_worker_lives_that_outlived_its_main_process(house: House) -> None:
     a, b, worker = without_pdeathsig(house)
     traced = Process(worker.pid, os.dup(worker.pidfd))
     with dies_slowly(traced) as let_it_end:
@@ -152,7 +152,7 @@ def test_as_pid_1_it_drains_on_sigterm_and_the_container_ends_with_its_code(hous
 
 @pytest.mark.root
 @needs_root
-def test_as_pid_1_its_end_is_everybodys_and_only_then_the_other_serves(house: House) -> None:
+def test_as_pid_1_its_end_is_that_of_all_and_only_then_the_other_serves(house: House) -> None:
     house.start_lock()
     (house.faults("a") / "orphan").touch()
     a = house.shim(TOY, "a", through=container())
@@ -189,14 +189,14 @@ def test_a_pair_of_containers_fails_over_and_back(house: House) -> None:
 
 @pytest.mark.root
 @needs_root
-def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys(house: House) -> None:
+def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_that_of_all(house: House) -> None:
     place = ("--run-dir", str(house.run_dir))
     words = ("engine_shim.cli.failover", "up", *place, "--engine", TOY.engine, "--devices", "none")
     up = Program(house, "up", *words, through=container())
     house.add(up)
-    until(lambda: " a serves at " in up.said() or " b serves at " in up.said(), "somebody serves")
+    until(lambda: " a serves at " in up.said() or " b serves at " in up.said(), "an engine serves")
     first = house.holder()
-    until(lambda: (s := house.status()) is not None and any(w.ready for w in s.waiters), "somebody is ready")
+    until(lambda: (s := house.status()) is not None and any(w.ready for w in s.waiters), "an engine is ready")
     everything = [Process(pid) for pid in process_tree.descendants(up.pid)]
     assert len(everything) >= 6  # itself, the lock server, two shims, two engines
     # From outside the numbers that the lock server says are other processes'. (`down` finds its process by the file.)

@@ -90,7 +90,7 @@ def test_a_server_that_stays_away_for_a_while_costs_a_serving_pair_nothing(house
 def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_recovers_by_itself(
     house: House,
 ) -> None:
-    """Nobody can hand the layout back then: it is written anew."""
+    """No client can hand the layout back then: it is written anew."""
     a, b = house.pair(REFERENCE, arguments=("--wake-timeout-s", "1"))
     assert house.gms is not None
     house.gms.kill()
@@ -179,16 +179,16 @@ def test_a_worker_that_finds_another_models_weights_on_its_device_ends_the_engin
 
 
 def replaced(house: House, device: str, arguments: tuple[str, ...], *, first: bool = False) -> None:
-    """By somebody who is no engine."""
+    """By a client that is no engine."""
     shape = options.parse([*REFERENCE.arguments, *arguments], {}).shape
     memory = HostMemory(device.removeprefix("host:"), house.devices)
-    with GmsClient(house.run_dir, device, "somebody", memory=memory) as client:
+    with GmsClient(house.run_dir, device, "no-engine", memory=memory) as client:
         _write(client.write(30) if first else client.replace(8 << 20, 30), shape)
 
 
 @pytest.fixture
 def asleep(house: House) -> tuple[Shim, Shim]:
-    """A reference engine that waits behind another kind of engine: nobody reads the weights."""
+    """A reference engine that waits behind another kind of engine: no client reads the weights."""
     house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     x = house.shim(TOY, "x")
@@ -223,7 +223,7 @@ def test_a_standby_whose_weights_were_written_anew_wakes_on_the_new_ones(
     settled(house, REFERENCE, b, a)
 
 
-@pytest.mark.parametrize("where", ["a port that somebody has", "a directory that isn't there"])
+@pytest.mark.parametrize("where", ["a port that is taken", "a directory that isn't there"])
 def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: House, where: str) -> None:
     house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
@@ -245,7 +245,7 @@ def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: Ho
 
 @pytest.mark.parametrize("slow", ["a", "b"])
 def test_one_side_starts_slowly_and_the_other_waits_only_for_what_it_needs(house: House, slow: str) -> None:
-    """A primary that is slow keeps its shadow waiting for weights, and not for ever; a slow shadow keeps nobody."""
+    """A primary that is slow keeps its shadow waiting for weights, and not for ever; a slow shadow keeps none."""
     house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "3") if slow == "b" else ())
@@ -268,7 +268,7 @@ def test_roles_can_be_the_other_way_round_and_change_between_two_starts(house: H
     b = house.shim(REFERENCE, "b", role="primary")
     active, standby = house.in_turn(a, b)
     settled(house, REFERENCE, active, standby)
-    for _ in range(2):  # whoever serves goes, and comes back in the other role
+    for _ in range(2):  # the one that serves goes, and comes back in the other role
         role = {"primary": "shadow", "shadow": "primary"}[active.state()["role"]]
         active.kill()
         standby.until("Active", ready=True)

@@ -118,7 +118,7 @@ def test_everything_but_the_disk_is_killed_and_the_pair_comes_back(house: House)
 
 
 def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tries_again(house: House) -> None:
-    """With nobody who reads memory: otherwise it would not even have been granted."""
+    """With no memory reader: otherwise it would not even have been granted."""
     house.start_lock("--memory", "none")
     house.start_gms(REFERENCE)
     b = house.shim(REFERENCE, "b")  # a shadow: waits for weights

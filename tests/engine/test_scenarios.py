@@ -73,7 +73,7 @@ def test_a_standby_that_is_killed_while_it_waits_does_not_win(house: House, kind
 
 
 def served_by_a_new_start(house: House, a: Shim, b: Shim, old: set[str]) -> tuple[Shim, Shim]:
-    """Whoever serves, and the other."""
+    """The one that serves, and the other."""
 
     def holder() -> str:
         status = house.status()
@@ -111,7 +111,7 @@ def test_a_standby_that_is_stopped_is_not_ready_and_is_started_again(house: Hous
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_lock_server_is_killed_and_nobody_notices(house: House, kind: Kind) -> None:
+def test_the_lock_server_is_killed_unnoticed(house: House, kind: Kind) -> None:
     a, b = house.pair(kind)
     token = a.state()["token"]
     assert house.lock is not None
@@ -127,7 +127,7 @@ def test_the_lock_server_is_killed_and_nobody_notices(house: House, kind: Kind) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_switchover_loses_nobody(house: House, kind: Kind) -> None:
+def test_a_switchover_loses_no_request(house: House, kind: Kind) -> None:
     a, b = house.pair(kind)
     house.switchover()
     settled(house, kind, b, a)

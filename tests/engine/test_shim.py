@@ -80,7 +80,7 @@ def test_the_exit_mode_is_decision_2_to_the_letter(house: House) -> None:
 
 
 def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_its_drain_hangs(house: House) -> None:
-    """Called off by the end of whoever asked for it."""
+    """Called off by the end of the caller that asked for it."""
     a, b = house.pair(TOY)
     url, tree = a.state()["url"], a.state()["incarnation"]
     (house.faults("a") / "hang_drain").touch()
@@ -142,7 +142,7 @@ def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:
     assert len(a.descriptors()) < 60
 
 
-def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_nobody_else_anything(house: House) -> None:
+def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_no_other_anything(house: House) -> None:
     house.start_lock()
     a = house.shim(TOY, "a")
     a.until("Active")
@@ -195,7 +195,7 @@ def test_an_engine_can_listen_on_a_port(house: House) -> None:
 
 
 def refuse(listener: socket.socket) -> None:
-    """Whoever wants to look is refused, and whoever has come as an engine finds nobody."""
+    """A client that wants to look is refused, and one that comes as an engine finds no server."""
     while True:
         try:
             channel = Channel(listener.accept()[0], lock_messages.from_client)

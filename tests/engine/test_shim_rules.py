@@ -111,7 +111,7 @@ def test_whatever_an_engine_has_started_ends_with_it_and_only_then_comes_the_nex
     assert all(process.dead for process in first)
 
 
-def test_a_registered_process_that_nobody_here_has_started_ends_with_the_tree(house: House) -> None:
+def test_a_registered_process_that_was_not_started_here_ends_with_the_tree(house: House) -> None:
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     main = shim.process("main")
     path = house.run_dir / paths.ENGINES / paths.shim_socket("a")
@@ -241,7 +241,7 @@ def test_a_socket_that_was_removed_is_made_again_before_the_next_start(house: Ho
 # -- before the next ---------------------------------------------------------------------------------------------------
 
 
-def test_while_somebody_holds_a_life_lock_of_this_engine_nothing_is_started(house: House) -> None:
+def test_while_a_process_holds_a_life_lock_of_this_engine_nothing_is_started(house: House) -> None:
     life = house.run_dir / paths.LIFE
     life.mkdir(parents=True)
     lock = LifeLock.create(life, "a.00000000000000aa")
@@ -375,7 +375,7 @@ def test_who_is_turned_away_does_not_go_on(door: socket.socket, monkeypatch: pyt
     channel.close()
 
 
-def test_without_a_shim_nobody_enters(monkeypatch: pytest.MonkeyPatch, door: socket.socket, tmp_path: Path) -> None:
+def test_without_a_shim_no_process_enters(monkeypatch: pytest.MonkeyPatch, door: socket.socket, tmp_path: Path) -> None:
     for name, enters in (
         (membership.SHIM_VARIABLE, membership.enter_main),
         (membership.START_VARIABLE, membership.enter_main),

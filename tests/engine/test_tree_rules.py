@@ -86,7 +86,7 @@ def kill_and_collect() -> None:
     assert process_tree.collect() == ({}, True)
     process_tree.kill((), first)
     until(lambda: all(process.dead for process in group), "all of the group is gone")
-    assert found() == {second}, "and nobody else"
+    assert found() == {second}, "and no other"
     process_tree.kill([second], 0)
     until(lambda: not found(), "the other one, too")
     ended, left = process_tree.collect()
@@ -177,7 +177,7 @@ def test_where_the_life_files_are_removed_the_processes_are_asked(tmp_path: Path
         holder.kill()
         holder.wait()
         found = life_locks.look(tmp_path, "a")
-        assert not found.held and "its own tree has ended" in found.why, "whoever only looks holds nothing"
+        assert not found.held and "its own tree has ended" in found.why, "a process that only looks holds nothing"
 
 
 def test_the_sockets_of_earlier_grants_go_and_nothing_else(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class Shelf:
         return ShmCleanup(lambda: [os.getpid()], self.notes, self.directory)
 
     def put(self, name: str, *, keep: bool = False) -> None:
-        """A file of that name. It stays open, if it is to be kept, and else nobody ever has it open."""
+        """A file of that name. It stays open, if it is to be kept, and else no process ever has it open."""
         path = self.directory / name
         if keep:
             self.kept.append(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR))
@@ -244,7 +244,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
 
 
 @pytest.mark.parametrize("name", ["psm_1", "sem.mp-1", "vllm_dist_1"])
-def test_what_the_tree_was_seen_to_have_goes_and_what_nobody_of_it_has_stays(shelf: Shelf, name: str) -> None:
+def test_what_the_tree_was_seen_to_have_goes_and_what_no_process_of_it_has_stays(shelf: Shelf, name: str) -> None:
     shelf.put(name, keep=True)
     shelf.put("psm_others")
     shelf.put("notes_of_a_person", keep=True)
@@ -294,7 +294,7 @@ def test_whose_a_file_is_may_show_later(shelf: Shelf) -> None:
     until(lambda: "psm_1" in shelf.leftovers.ours, "it is looked at again")
 
 
-def test_what_was_nobodys_when_the_tree_was_gone_is_nobodys_for_ever(shelf: Shelf) -> None:
+def test_what_the_tree_did_not_have_when_it_was_gone_is_never_its_own(shelf: Shelf) -> None:
     shelf.put("psm_1")
     shelf.looked()
     shelf.leftovers.remove()

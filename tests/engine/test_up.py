@@ -101,7 +101,7 @@ def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() 
         port = sock.getsockname()[1]
     assert free_address("127.0.0.1", port, 0) == ("127.0.0.1", port)
     other = free_address("127.0.0.1", port, 0)
-    assert other[1] != port, "though nobody listens yet"
+    assert other[1] != port, "though no process listens yet"
     with pytest.raises(CannotStart, match="another failover up"):
         free_address("127.0.0.1", port)
 
@@ -154,7 +154,7 @@ def test_what_lies_in_the_working_directory_is_no_part_of_the_pair_but_an_engine
 
 
 @chaos
-def test_ctrl_c_ends_everything_and_whoever_serves_drains_before(house: House) -> None:
+def test_ctrl_c_ends_everything_and_the_one_that_serves_drains_before(house: House) -> None:
     up = running(house, *TOY)
     everything = children_of(up)
     assert len(everything) >= 5
@@ -199,7 +199,7 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
 
 @chaos
 @pytest.mark.parametrize("victim", ["lockserver", "engine_shim --engine"])
-def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim: str) -> None:
+def test_whichever_of_its_children_is_killed_is_started_again(house: House, victim: str) -> None:
     up = running(house, *TOY)
     words = victim.encode().replace(b" ", b"\0")
     found = next(process for process in children_of(up) if words in cmdline(process.pid))
@@ -260,7 +260,7 @@ def main_of(up: Program, engine_id: str) -> Process:
 
 
 @chaos
-def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_goes_on(house: House) -> None:
+def test_a_standby_that_another_start_wont_mend_is_given_up_and_the_one_that_serves_goes_on(house: House) -> None:
     up = running(house, *TOY, "--", "--faults", str(house.faults("a")))
     active = house.holder()
     standby = "b" if active == "a" else "a"
@@ -300,7 +300,7 @@ def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serve
 
 
 @chaos
-def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_ends(house: House) -> None:
+def test_before_an_engine_has_served_the_mistake_is_the_persons_and_everything_ends(house: House) -> None:
     (house.faults("a") / "fail_init").touch()
     up = failover(house, "up", "up", *TOY, "--", "--faults", str(house.faults("a")))
     assert up.code() == 64
@@ -308,7 +308,7 @@ def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_end
 
 
 @chaos
-def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(house: House) -> None:
+def test_a_door_that_cant_be_opened_is_tried_again_and_the_one_that_serves_goes_on(house: House) -> None:
     program = "import sys; from engine_shim.cli import failover, pair_parts\n"
     program += "from engine_shim.rules import hopeless_parts\n"
     program += "pair_parts.DOOR_MODULE = 'tests.engine.wrong_door'; hopeless_parts.AGAIN_FIRST_S = 0.05; "
@@ -335,7 +335,7 @@ def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
 
 
 @chaos
-def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
+def test_kill_active_without_a_successor_is_refused_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
@@ -347,7 +347,7 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
 
 
 @chaos
-def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -> None:
+def test_kill_active_takes_no_engine_for_ready_which_status_does_not(house: House) -> None:
     """The lock goes by what a standby said last, and a stopped one takes nothing back."""
     up = running(house, *TOY, "--listen", "none")
     active = house.holder()
@@ -441,7 +441,7 @@ def test_an_alarm_stands_there_once_and_work_without_a_step_is_one() -> None:
 
 @chaos
 def test_what_failover_up_starts_for_the_first_time_is_no_alarm(house: House) -> None:
-    """And its facts, which status reads, are made again where somebody removes them."""
+    """And its facts, which status reads, are made again where they are removed."""
     (house.faults("a") / "hang_init").touch()
     up = failover(house, "up", "up", *TOY, "--listen", "127.0.0.1:0", "--", "--faults", str(house.faults("a")))
     answers = r"^door +\S+  \(answers\)$"
@@ -484,7 +484,7 @@ def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House
 
 
 @chaos
-def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: House) -> None:
+def test_no_other_process_is_killed_whose_number_a_stale_or_foreign_file_has(house: House) -> None:
     """As from outside a container, where the numbers inside it are other processes'."""
     up = running(house, *TOY)
     bystander = Program(house, "bystander", "http.server", "--bind", "127.0.0.1", "0")
@@ -504,7 +504,7 @@ def test_a_directory_that_cant_be_looked_at_is_said(tmp_path: Path, capsys: pyte
 
 
 def test_down_touches_nothing_where_no_pair_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A checkout, say: its lock files are somebody else's."""
+    """A checkout, say: its lock files are another program's."""
     strange = tmp_path / "engine" / "Cargo.lock"
     strange.parent.mkdir()
     strange.write_text("theirs")
@@ -534,7 +534,7 @@ def test_all_commands_look_where_failover_up_puts_its_pair(
         assert parser().parse_args(words).run_dir == Path("/run/mine")
 
 
-def test_while_nobody_serves_status_says_since_when_what_ended_and_what_is_tried_next() -> None:
+def test_while_no_engine_serves_status_says_since_when_what_ended_and_what_is_tried_next() -> None:
     lock: dict[str, object] = {"state": "FREE", "holder": None, "alarms": [], "fencing": None, "permits": {}}
     a = {"engine_id": "a", "role": "primary", "state": "Dead", "ready": False, "why": "Dead", "for_s": 3.0, "url": ""}
     a |= {"last_end": "its main process ended by signal 9", "next_start_in_s": 4.2}

@@ -1,4 +1,4 @@
-"""A program in the door's place that ends as if it had been called wrongly, as soon as somebody serves."""
+"""A program in the door's place that ends as if it had been called wrongly, as soon as an engine serves."""
 
 import sys
 from pathlib import Path

@@ -53,7 +53,7 @@ def incarnation(engine_id: str = "a", *, members: int = 1, stage: Stage = Stage.
 
 
 def unaccounted(*, members: int = 1, life: Life = Life.FREE, mapped: bool = True) -> Incarnation:
-    """From the file only: nobody has seen its processes since this server started."""
+    """From the file only: its processes weren't seen since this server started."""
     who = incarnation(members=members)
     who.life = life
     for member in who.members.values():

@@ -21,7 +21,7 @@ def known() -> Known:
 # -- one incarnation ---------------------------------------------------------------------------------------------------
 
 
-def test_it_is_gone_when_every_process_has_ended_and_nobody_holds_the_life_lock() -> None:
+def test_it_is_gone_when_every_process_has_ended_and_none_holds_the_life_lock() -> None:
     who = incarnation(members=2)
     assert who.seen_alive and not who.all_ended
     who.members[1].dead = True
@@ -59,8 +59,8 @@ def test_the_life_lock_tells_of_those_who_keep_it_while_they_live() -> None:
     assert not who.life_lock_tells
     who.members[2].dead = True
     assert who.life_lock_tells
-    nobody = Incarnation("a", "0" * 8, Stage.AWAITED)
-    assert not nobody.life_lock_tells and not nobody.was_alive, "of whom no process is known it tells nothing"
+    empty = Incarnation("a", "0" * 8, Stage.AWAITED)
+    assert not empty.life_lock_tells and not empty.was_alive, "of whom no process is known it tells nothing"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_process_is_recognised_by_its_inode_and_not_by_its_pid() -> None:
     assert who.find(peer(2), 2) is None, "it had none"
 
 
-def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> None:
+def test_on_older_kernels_a_pid_counts_while_it_cannot_be_anothers() -> None:
     who = incarnation(members=2)
     for member in who.members.values():
         member.identity = ""
@@ -135,7 +135,7 @@ def test_a_life_lock_is_looked_at_less_and_less_often(lives: bool, most_s: float
     assert waits[0] == pytest.approx(PROBE_FIRST_S) and waits == sorted(waits)
     assert waits[-1] == pytest.approx(most_s)
     for number, wait in enumerate(waits):
-        assert wait <= PROBE_FIRST_S + 0.26 * sum(waits[:number]), "nobody waits much longer than he must"
+        assert wait <= PROBE_FIRST_S + 0.26 * sum(waits[:number]), "no waiter waits much longer than it must"
 
 
 @pytest.mark.parametrize(("held", "life"), [(True, Life.HELD), (False, Life.FREE), (None, Life.MISSING)])
@@ -163,7 +163,7 @@ def test_a_process_that_joins_again_is_the_same_member(known: Known) -> None:
     assert known.asked(ForgetProcess) == [ForgetProcess(2)], "one pidfd of it is enough"
 
 
-def test_what_is_known_of_a_process_stays_whoever_brings_its_next_pidfd(known: Known) -> None:
+def test_what_is_known_of_a_process_stays_whichever_client_brings_its_next_pidfd(known: Known) -> None:
     who = known.a(members=2)
     member = who.members[2]
     known.incarnations.attach(who, member, e.Peer(9, "", 0, dead=True), 0)
@@ -270,7 +270,7 @@ def test_one_whose_processes_are_all_found_to_have_ended_is_forgotten(known: Kno
     assert not known.incarnations.known
 
 
-def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> None:
+def test_no_process_belongs_to_an_incarnation_that_is_condemned(known: Known) -> None:
     who = known.a()
     assert known.incarnations.why_condemned(NAME) == "" == known.incarnations.why_closed(NAME)
     known.incarnations.lose(who, Stage.LOST)
@@ -358,9 +358,9 @@ def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_who
     who = known.a()
     known.incarnations.handed_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
     assert list(who.members) == [1] and known.asked(ForgetProcess) == [ForgetProcess(2)]
-    nobody = known.incarnations.hear_of("b", "1")
-    known.incarnations.handed_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
-    assert nobody.members[1].process == 3, "of one that isn't here nothing else may be known"
+    absent = known.incarnations.hear_of("b", "1")
+    known.incarnations.handed_back(absent, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
+    assert absent.members[1].process == 3, "of one that isn't here nothing else may be known"
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_the_loss_of_a_main_process_is_news_once(known: Known) -> None:
     assert not known.incarnations.lose(who, Stage.LOST) and who.stage is Stage.DOOMED, "there is no way back from there"
 
 
-def test_whoever_is_back_is_not_awaited_any_more(known: Known) -> None:
+def test_one_that_is_back_is_not_awaited_any_more(known: Known) -> None:
     who = known.a()
     known.incarnations.lose(who, Stage.LOST)
     known.incarnations.enter_main(who, peer(1), 1, 200)

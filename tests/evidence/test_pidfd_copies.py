@@ -133,7 +133,7 @@ def test_a_member_whose_pidfd_is_known_only_now_is_given_to_all_who_keep() -> No
     assert copies.hand_out().given(105)[-1] == ([2], (2,))
 
 
-def test_what_is_handed_back_is_its_members_or_nobodys() -> None:
+def test_what_is_handed_back_belongs_to_its_members_or_to_none() -> None:
     known = Known()
     who = known.from_file(look_up=False)
     brought = tuple(Peer(500 + number, f"pidfs:{number}", number) for number in (1, 2, 9))

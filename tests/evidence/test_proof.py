@@ -48,7 +48,7 @@ def test_the_main_process_is_called_that() -> None:
     assert str(verdict(incarnation())) == "not proven: main process 1 of a is alive"
 
 
-def test_a_life_lock_that_somebody_holds_is_named() -> None:
+def test_a_life_lock_that_a_process_holds_is_named() -> None:
     no = verdict(killed(incarnation(), life=Life.HELD))
     assert str(no) == "not proven: life lock of a.00000000: held by a process that did not join"
 
@@ -58,7 +58,7 @@ def test_a_life_file_that_is_missing_is_no_free_lock() -> None:
     assert str(no) == "not proven: life lock of a.00000000: its file is missing"
 
 
-def test_a_life_lock_that_nobody_has_looked_at_is_not_free() -> None:
+def test_a_life_lock_that_was_not_looked_at_is_not_free() -> None:
     assert not verdict(killed(incarnation(), life=Life.UNKNOWN)).enough
 
 
@@ -117,14 +117,14 @@ def test_for_a_permit_a_free_life_lock_is_enough() -> None:
     assert not verdict(unaccounted(life=Life.HELD), found=True, life_lock_is_enough=True).enough
 
 
-def test_whoever_is_seen_alive_is_not_gone_whatever_else_is_so() -> None:
+def test_a_process_that_is_seen_alive_is_not_gone_whatever_else_is_so() -> None:
     who = incarnation()
     who.life = Life.FREE
     everything = verdict(who, found=True, over=True, memory_is_free=True, life_lock_is_enough=True)
     assert str(everything) == "not proven: main process 1 of a is alive"
 
 
-def test_at_the_end_of_the_window_somebody_is_asked_for() -> None:
+def test_at_the_end_of_the_window_a_person_is_asked_for() -> None:
     before, over = verdict(unaccounted(members=2), found=True), verdict(unaccounted(members=2), found=True, over=True)
     assert not before.alarm and not before.unprovable and not over.enough
     assert over.unprovable and not over.by_flag

@@ -65,7 +65,7 @@ def test_one_that_has_let_go_since_the_last_look_may_be_dying() -> None:
     assert strangers.settled_at() == LOOK_EVERY_S + SETTLE_S
 
 
-def test_life_files_that_cannot_be_read_may_be_somebodys() -> None:
+def test_life_files_that_cannot_be_read_may_be_of_a_stranger() -> None:
     known = Known()
     known.evidence.strangers.probed(StrangersProbed((), (), "Permission denied"), keep=True)
     known.at(1.0)

@@ -65,7 +65,7 @@ class Postgres:
             pytest.skip(WHY_NOT[which])
         if os.geteuid() == 0:
             os.chown(directory, NOBODY, NOBODY)
-            if which == "packaged":  # where the environment is, nobody may be let in
+            if which == "packaged":  # the environment may not let that user in
                 package = binaries.parents[1]  # with the libraries beside it
                 for each in package.parent.glob(f"{package.name}*"):
                     shutil.copytree(each, directory / "site" / each.name, symlinks=True)

@@ -148,7 +148,7 @@ class Door:
     def tell(self, gate: LeaseSeen) -> None:
         before, self.gate = self.gate, gate
         if gate.open:
-            self.nobody_else_runs()
+            self.no_other_runs()
         if gate.until == -math.inf < before.until:
             for request in self.engine:
                 self.count(request)
@@ -160,7 +160,7 @@ class Door:
                 self.admit(request)
         self.pause()
 
-    def nobody_else_runs(self) -> None:
+    def no_other_runs(self) -> None:
         now = self.world.now
         for client in self.world.clients:
             until = client.relied[1] if client.relied is not None and client.relied[2] else 0.0

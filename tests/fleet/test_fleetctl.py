@@ -215,7 +215,7 @@ def test_status_watch_and_history_say_who_has_what_for_what(desk: Desk) -> None:
     )
 
 
-def test_doctor_names_what_nobody_renews_and_what_waits_too_long(desk: Desk) -> None:
+def test_doctor_names_what_no_holder_renews_and_what_waits_too_long(desk: Desk) -> None:
     holder = desk.run("--holder", "me", "--ttl-s", "3000")
     started(holder)
     with contextlib.closing(sqlite3.connect(desk.file, isolation_level=None)) as file:
@@ -338,8 +338,8 @@ def test_without_a_home_there_is_a_default_database_all_the_same(monkeypatch: py
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert database(default_database()) == "sqlite:///var/lib/gpu-failover/fleet.db"
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert database(default_database()) == "sqlite:///home/someone/.local/state/gpu-failover/fleet.db"
+    monkeypatch.setenv("HOME", "/home/user")
+    assert database(default_database()) == "sqlite:///home/user/.local/state/gpu-failover/fleet.db"
 
 
 @needs_root
@@ -593,7 +593,7 @@ def test_a_window_has_an_end() -> None:
 
 
 def test_the_doors_are_looked_at_with_a_connection_of_their_own_each_time(desk: Desk) -> None:
-    """One that is idle for a long run may be cut on the way, and nobody hears of it."""
+    """One that is idle for a long run may be cut on the way, and no client hears of it."""
     seen = DoorsSeen(desk.url, Wish("box", Mode.EXCLUSIVE, "i"))
     assert isinstance(seen._store, SqliteStore) and seen._store._connection is None
 

@@ -1,7 +1,7 @@
 """An engine for the simulator: the reference engine's own forms, grammars and samplers over a cheap model.
 
 The model thinks of the last tokens only, and only of their order: so an answer that goes on elsewhere from its tokens
-goes on exactly, and whoever loses, repeats or invents one says something else from there on. Pure.
+goes on exactly, and an engine that loses, repeats or invents one says something else from there on. Pure.
 """
 
 import json

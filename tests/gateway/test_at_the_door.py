@@ -77,7 +77,7 @@ REFUSED = {
     "a folded header": post("host: x\r\nx: a\r\n b"),
     "two hosts": post("host: x\r\nhost: y\r\ncontent-length: 0"),
     "no host": post("content-length: 0"),
-    "a coding nobody knows": post("host: x\r\ntransfer-encoding: gzip"),
+    "an unknown coding": post("host: x\r\ntransfer-encoding: gzip"),
     "two codings": post("host: x\r\ntransfer-encoding: gzip, chunked", b"0\r\n\r\n"),
     "two codings in two headers": post(
         "host: x\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked", b"0\r\n\r\n"
@@ -211,7 +211,7 @@ def test_what_the_door_says_itself(house: House, door: GatewayProgram) -> None:
     assert "failover_door_gap_seconds_bucket" in page
 
 
-def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path: Path) -> None:
+def test_it_says_that_no_engine_has_served_yet_and_later_that_none_does(tmp_path: Path) -> None:
     with closing(House(tmp_path)) as alone:
         alone.start_lock("--memory", "none", "--grant-unproven")
         door = GatewayProgram(alone, "--failover-timeout-s", "0.5")
@@ -221,7 +221,7 @@ def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path:
         engine = engine_of(alone)
         until(lambda: door.get("/ready")[0] == 200, "an engine serves")
         engine.kill()
-        until(lambda: door.get("/ready")[0] == 503, "nobody has for longer than the bound")
+        until(lambda: door.get("/ready")[0] == 503, "none has for longer than the bound")
         assert "longer than --failover-timeout-s 0.5" in door.get("/ready")[1]
 
 
@@ -323,7 +323,7 @@ def test_several_pairs_behind_one_door_are_told_apart_by_the_model(
         assert status == 404 and f"there are: another, {engine.MODEL}" in json.loads(body)["error"]["message"]
         assert ask(door.port, "/v1/completions", BODY)[0] == 400
         other.programs[-1].kill()
-        until(lambda: not door.state()["pairs"][1]["serves"], "the other has nobody")
+        until(lambda: not door.state()["pairs"][1]["serves"], "the other has none")
         assert ask(door.port, "/v1/completions", {**BODY, "model": engine.MODEL})[0] == 200
         door.kill()
     finally:
@@ -345,7 +345,7 @@ def test_told_to_end_it_says_so_waits_for_the_endpoints_and_lets_answers_finish(
         door.signal(signal.SIGTERM)
         while (await asyncio.to_thread(ask, door.port, "/ready"))[0] == 200:
             await asyncio.sleep(0.005)
-        second = await begin()  # whoever still comes is served
+        second = await begin()  # a client that still comes is served
         return [await first[1], await second[1]]
 
     assert [stream.whole for stream in asyncio.run(story())] == [True, True]
@@ -366,7 +366,7 @@ def test_it_can_be_reached_over_ipv6(house: House) -> None:
     door.kill()
 
 
-def test_five_thousand_idle_connections_keep_nobody_from_being_served(house: House) -> None:
+def test_five_thousand_idle_connections_keep_no_client_from_being_served(house: House) -> None:
     import resource
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -203,7 +203,7 @@ def test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version(h
         if more:
             sock.send(more)
         sock.close()
-        until(lambda: door.state()["in_flight"] == 0, "it is noticed that nobody waits for it", 20)
+        until(lambda: door.state()["in_flight"] == 0, "it is noticed that no client waits for it", 20)
     door.kill()
 
 

@@ -1,5 +1,5 @@
 """The door's rules, one by one: who is admitted when, what a switchover does, who is blamed for a death, and that what
-an old engine says is heard by nobody.
+an old engine says is heard by no client.
 """
 
 import json
@@ -48,7 +48,7 @@ def leases(it: World) -> int:
 # -- leases and drain ------------------------------------------------------------------------------------------------
 
 
-def test_whoever_is_admitted_has_a_lease_and_gives_it_back_however_it_ends() -> None:
+def test_a_request_that_is_admitted_has_a_lease_and_gives_it_back_however_it_ends() -> None:
     it = world()
     clients = [it.arrive(COMPLETION, BODY) for _ in range(4)]
     assert leases(it) == 4, "requests share a grant"
@@ -61,7 +61,7 @@ def test_whoever_is_admitted_has_a_lease_and_gives_it_back_however_it_ends() -> 
     assert leases(it) == 0
 
 
-def test_in_a_switchover_nobody_new_is_admitted_and_whoever_is_there_may_finish() -> None:
+def test_in_a_switchover_no_request_is_admitted_and_what_is_there_may_finish() -> None:
     it = world()
     old = it.arrive(COMPLETION, BODY)
     step(it, old, 3)
@@ -155,7 +155,7 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
 
-def test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs() -> None:
+def test_no_request_that_waits_for_its_turn_is_given_up_while_others_have_theirs() -> None:
     """Suspects are tried one by one, and that may take longer than another engine may take to come."""
     it = world(failover_timeout_s=30.0)
     clients = [it.arrive(COMPLETION, {**BODY, "stream": False}) for _ in range(8)]
@@ -171,8 +171,8 @@ def test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs() ->
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: bool) -> None:
-    """On a full machine it may take longer than a failure is held back: but nobody listens there any more."""
+def test_a_death_that_the_lock_hears_of_late_costs_no_client_an_answer(streams: bool) -> None:
+    """On a full machine it may take longer than a failure is held back: but no engine listens there any more."""
     it = world()
     client = it.arrive(COMPLETION, {**BODY, "stream": streams})
     if streams:
@@ -189,7 +189,7 @@ def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: boo
 @pytest.mark.parametrize("leaves", ["drains", "has withdrawn"])
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("dies", [True, False])
-def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool, dies: bool) -> None:
+def test_an_engine_that_dies_on_its_way_out_costs_no_client_an_answer(leaves: str, streams: bool, dies: bool) -> None:
     """The clients' connections break before the lock has heard of it; or only they do, at its drain's end."""
     it = world()
     clients = [it.arrive(COMPLETION, {**BODY, **more, "stream": streams}) for more in ({}, {"presence_penalty": 1.0})]
@@ -225,7 +225,7 @@ def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
 
 
 def ends_alone(it: World, state: str = "HELD") -> None:
-    """The engine that serves withdraws, and nobody waits for the lock."""
+    """The engine that serves withdraws, and no engine waits for the lock."""
     it.others = False
     it.lock(state, serves=False)
 
@@ -253,7 +253,7 @@ def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     assert answered(again) and it.machine.admission.ready(it.now)
 
 
-def test_a_successor_that_is_told_to_end_before_it_serves_leaves_nobody_either() -> None:
+def test_a_successor_that_is_told_to_end_before_it_serves_leaves_none_either() -> None:
     """Both are told at the same time, and the lock is given on before the second one hears of it."""
     it = world()
     ends_alone(it)
@@ -408,7 +408,7 @@ def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
     assert answered(client) and b"evil" not in client.body
 
 
-def test_that_nobody_holds_takes_nobody_away_until_a_newer_token_is_given() -> None:
+def test_that_no_engine_holds_takes_none_away_until_a_newer_token_is_given() -> None:
     """A server that lost its file may say it of a holder that lives, and that comes back with its token."""
     it = world()
     old, broken = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, BODY)
@@ -428,7 +428,7 @@ def test_that_nobody_holds_takes_nobody_away_until_a_newer_token_is_given() -> N
     assert answered(old, broken, new) and old.how == "passed"
 
 
-def test_without_a_lock_server_whoever_served_serves_on() -> None:
+def test_without_a_lock_server_the_engine_that_served_serves_on() -> None:
     it = world()
     it.feed(e.LockAway())
     client = it.arrive(COMPLETION, BODY)
@@ -440,7 +440,7 @@ def test_without_a_lock_server_whoever_served_serves_on() -> None:
     assert answered(again)
 
 
-def test_an_engine_that_withdrew_gets_nobody_new() -> None:
+def test_an_engine_that_withdrew_gets_no_new_request() -> None:
     it = world()
     it.lock("HELD", serves=False)
     client = it.arrive(COMPLETION, BODY)
@@ -507,7 +507,7 @@ def test_an_answer_in_one_piece_that_was_broken_off_is_held_until_the_lock_has_s
 
 
 def tried(it: World) -> SimClient:
-    """Somebody who was admitted alone, to see whether the engine can be reached again: its connection is on its way."""
+    """Admitted alone, to see whether the engine can be reached again: its connection is on its way."""
     client = it.arrive(COMPLETION, BODY)
     it.connect(it.connecting[0], refused=True)
     it.arrive(COMPLETION, BODY)
@@ -532,8 +532,8 @@ def test_while_an_engine_cannot_be_reached_one_tries_and_then_all_are_admitted()
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_whoever_leaves_while_it_is_tried_alone_keeps_nobody_out(refused: bool) -> None:
-    """Nobody says what became of its connection, if it is refused."""
+def test_a_client_that_leaves_while_it_is_tried_alone_keeps_none_out(refused: bool) -> None:
+    """It isn't said what became of its connection, if it is refused."""
     it = World(slow=True)
     it.grant()
     it.leave(tried(it))
@@ -569,7 +569,7 @@ def die_with_all(it: World) -> None:
     it.die(dead)
 
 
-def test_who_kills_three_engines_is_refused_and_nobody_else_fails() -> None:
+def test_who_kills_three_engines_is_refused_and_no_other_fails() -> None:
     it = World()
     it.grant()
     poison = it.arrive(COMPLETION, {**BODY, "prompt": "poison"})
@@ -605,7 +605,7 @@ def test_a_death_counts_only_against_who_had_got_nothing() -> None:
 def test_a_death_does_not_count_against_whom_that_engine_was_never_sent() -> None:
     it = World(slow=True)
     queued = it.arrive(COMPLETION, {**BODY, "prompt": "queued"})
-    for _ in range(3):  # nobody is admitted to an engine that dies before it says where it serves
+    for _ in range(3):  # no request is admitted to an engine that dies before it says where it serves
         it.grant(serves=False)
         die_with_all(it)
     it.grant()
@@ -630,7 +630,7 @@ def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
     assert answered(*clients, fresh)
 
 
-def test_nobody_comes_beside_a_suspect_until_it_has_got_something() -> None:
+def test_no_request_comes_beside_a_suspect_until_it_has_got_something() -> None:
     it = world()
     suspect = it.arrive(COMPLETION, BODY)
     for _ in range(2):
@@ -670,7 +670,7 @@ def poisons(it: World, *, stays: bool = True) -> tuple[SimClient, int]:
     return client, deaths
 
 
-def test_poison_is_refused_for_a_while_whoever_sends_it() -> None:
+def test_poison_is_refused_for_a_while_whichever_client_sends_it() -> None:
     it = world()
     client, deaths = poisons(it)
     assert deaths == 3
@@ -832,7 +832,7 @@ def test_a_stream_that_has_a_word_in_time_may_take_as_long_as_it_likes() -> None
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: bool) -> None:
-    """Arrivals, pieces, deaths, switchovers, a lock that is away: in an order that the seed chooses. Whoever stays gets
+    """Arrivals, pieces, deaths, switchovers, a lock that is away: in the seed's order. A client that stays gets
     its answer, and it is the right one; the world looks at the rules all the time. `slow`: connections take time, and
     some are refused by an engine that is well.
     """
@@ -873,7 +873,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
         elif deed < 0.112:  # both engines are told to end, and one is started again later
             ends_alone(it)
             it.wait(2 * it.machine.bounds.hold_s)
-            assert not it.machine.admission.visitors.count_new(preflights=False), "somebody waits in vain"
+            assert not it.machine.admission.visitors.count_new(preflights=False), "a client waits in vain"
             it.others = True
             it.grant()
         elif it.connecting and deed < 0.4:
@@ -925,7 +925,7 @@ BREAKS: list[Callable[[Grant], object]] = [
 
 
 @pytest.mark.parametrize("break_it", BREAKS, ids=["unproven", "sent", "rereading"])
-def test_whoever_has_no_lease_and_is_known_all_the_same_is_noticed(break_it: Callable[[Grant], object]) -> None:
+def test_a_request_that_has_no_lease_and_is_known_all_the_same_is_noticed(break_it: Callable[[Grant], object]) -> None:
     grant = Grant(3, "a")
     grant.lease(1, 0.0, 100)
     grant.sent.add(1)
@@ -936,7 +936,7 @@ def test_whoever_has_no_lease_and_is_known_all_the_same_is_noticed(break_it: Cal
     assert "leases of token 3" in grant.check(None)
 
 
-def test_whoever_reads_again_has_got_nothing_yet() -> None:
+def test_a_client_that_reads_again_has_got_nothing_yet() -> None:
     grant = Grant(3, "a")
     grant.lease(1, 0.0, 100)
     del grant.unproven[1]

@@ -81,7 +81,7 @@ def test_poison_costs_three_engines_however_often_it_is_asked(house: House) -> N
         engines.turn()
         return ask(door.port, "/v1/completions", {**asked, "prompt": "well"})[0] == 200
 
-    until(served, "nobody else is refused")
+    until(served, "no other is refused")
 
 
 def test_told_to_end_its_engines_leave_a_door_that_says_no_at_once_while_streams_finish(house: House) -> None:

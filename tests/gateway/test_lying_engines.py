@@ -23,7 +23,7 @@ pytestmark = pytest.mark.chaos
 
 
 class Stage:
-    """A liar that holds the lock, somebody honest who waits for it, and a door."""
+    """A liar that holds the lock, an honest engine that waits for it, and a door."""
 
     def __init__(self, house: House) -> None:
         self.house = house
@@ -38,9 +38,9 @@ class Stage:
         return program
 
     def prepare(self) -> None:
-        """Somebody honest waits, and takes over when the liar dies."""
+        """An honest engine waits, and takes over when the liar dies."""
         self._honest = self._engine("honest")
-        until(self._waits, "somebody honest waits")
+        until(self._waits, "an honest engine waits")
 
     def end_the_liar(self) -> None:
         self.liar.kill()
@@ -178,7 +178,7 @@ def test_an_error_that_is_all_of_a_stream_is_told_with_its_status(stage: Stage) 
     assert json.loads(stream.raw)["message"] == "too long"
 
 
-def test_a_client_that_does_not_read_disturbs_nobody_who_comes_after_it(stage: Stage) -> None:
+def test_a_client_that_does_not_read_disturbs_none_that_comes_after_it(stage: Stage) -> None:
     """Its answer's end is here before it reads: the engine's connection is used again, and is read again."""
     with socket.create_connection(("127.0.0.1", stage.door.port), DEADLINE_S) as slow:
         slow.sendall(request_bytes("/v1/completions", {**question("all_at_once"), "stream": True}))
@@ -216,7 +216,7 @@ def test_a_silent_stream_gets_comments_and_the_client_that_leaves_is_noticed(sta
         return stream
 
     asyncio.run(wait_for_comments())
-    until(lambda: stage.door.state()["in_flight"] == 0, "nobody is in flight")
+    until(lambda: stage.door.state()["in_flight"] == 0, "no request is in flight")
     assert "engine_silent" in stage.door.said()
 
 

@@ -103,7 +103,7 @@ async def reaches_it_by_a_kept_connection(directory: Path) -> None:
         it.close()
 
 
-def test_whoever_is_asked_for_on_a_kept_connection_shows_that_the_engine_is_reached(tmp_path: Path) -> None:
+def test_one_that_is_asked_for_on_a_kept_connection_shows_that_the_engine_is_reached(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(reaches_it_by_a_kept_connection(tmp_path), DEADLINE_S))
 
 
@@ -161,7 +161,7 @@ async def heard_of_two_answers_at_once(second: bytes) -> tuple[list[e.Event], in
 
 
 @pytest.mark.parametrize("second", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", b"no HTTP at all\r\n"])
-def test_what_comes_with_an_answers_end_is_nobodys(second: bytes) -> None:
+def test_what_comes_with_an_answers_end_is_not_passed_on(second: bytes) -> None:
     told, connections = asyncio.run(asyncio.wait_for(heard_of_two_answers_at_once(second), DEADLINE_S))
     assert [event.data for event in told if isinstance(event, e.Heard)] == [b"good", b"good"], told
     assert connections == 2, "a connection on which more was said isn't used again"
@@ -181,7 +181,7 @@ def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
     body = json.dumps({**BODY, "temperature": 1.0, "presence_penalty": 0.5, "stream": True}).encode()
     for _ in range(2):
-        reply = Reply(Nobody(), chunked=True, headless=False, keeps=True)
+        reply = Reply(Silent(), chunked=True, headless=False, keeps=True)
         gateway.handle(Request("POST", b"/v1/completions", [], body, "x"), reply)
     loop.close()
     first, second = (json.loads(kind.body)["seed"] for kind in taken)
@@ -198,13 +198,13 @@ def test_what_a_client_says_to_this_connection_alone_goes_no_further(
     monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
     headers = [(b"connection", b"Keep-Alive, X-One"), (b"connection", b"x-two"), (b"keep-alive", b"5")]
     headers += [(b"x-one", b"1"), (b"x-two", b"2"), (b"x-three", b"3")]
-    reply = Reply(Nobody(), chunked=True, headless=False, keeps=True)
+    reply = Reply(Silent(), chunked=True, headless=False, keeps=True)
     gateway.handle(Request("POST", b"/v1/completions", headers, json.dumps(BODY).encode(), "x"), reply)
     loop.close()
     assert [name for name, _ in taken[0].headers] == [b"x-three", b"host", b"x-request-id"]
 
 
-class Nobody:
+class Silent:
     """A client's connection to which nothing is said."""
 
     unsent = 0

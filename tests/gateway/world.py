@@ -2,7 +2,7 @@
 clients that keep every byte, and a clock. One seed is one schedule.
 
 What must hold is looked at all the time: nothing is passed on of an engine whose token is old, nothing follows the end
-of an answer, nobody who is over has anything with an engine, and the machine finds no broken rule of its own.
+of an answer, no client that is over has anything with an engine, and the machine finds no broken rule of its own.
 """
 
 import json
@@ -66,7 +66,7 @@ class Exchange:
 
 @dataclass
 class Connecting:
-    """A connection for what is to be asked, while nobody knows whether somebody listens."""
+    """A connection for what is to be asked, while it isn't known whether a server listens."""
 
     ask: e.Ask
     wanted: bool = True
@@ -172,7 +172,7 @@ class World:
             self.feed(e.Broke(*key, "its connection ended"))
 
     def connect(self, connecting: Connecting, *, refused: bool = False) -> None:
-        """A connection is made, unless it is refused or nobody listens; whoever wanted it may have left."""
+        """A connection is made, unless it is refused or no server listens; the client that wanted it may have left."""
         ask, it = connecting.ask, self.engines[connecting.ask.token]
         if it.alive and not refused:
             self.feed(e.Connected(ask.token, ask.request if connecting.wanted else 0))
@@ -184,7 +184,7 @@ class World:
             return
         it.connecting.remove(connecting)
         if connecting.wanted:
-            self.feed(e.NotSent(ask.request, ask.leg, "nobody listens"))
+            self.feed(e.NotSent(ask.request, ask.leg, "no server listens"))
 
     def piece(self, exchange: Exchange, cut: int | None = None) -> None:
         """The next piece of an answer, or only so many bytes of it."""
@@ -278,7 +278,7 @@ class World:
             it.connecting.append(Connecting(ask))
             return None
         elif not it.alive:
-            return e.NotSent(ask.request, ask.leg, "nobody listens")
+            return e.NotSent(ask.request, ask.leg, "no server listens")
         self._begin(ask)
         return e.Connected(ask.token, ask.request)
 

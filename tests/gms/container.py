@@ -98,7 +98,7 @@ def document(sizes: Sequence[int], names: Sequence[str] = ("w",)) -> bytes:
 
 
 class Container:
-    """A run directory, host devices of its own, and everybody who has to do with them."""
+    """A run directory, host devices of its own, and all processes that have to do with them."""
 
     def __init__(self, directory: Path) -> None:
         self.run_dir = directory / "run"
@@ -131,7 +131,7 @@ class Container:
         return self._callers[-1]
 
     def writer(self, sizes: Sequence[int] = (SLAB,), device: str = "host:0", engine_id: str = "engine-a") -> Caller:
-        """Somebody who has committed, and reads."""
+        """A client that has committed, and reads."""
         caller = self.caller(hello(engine_id), device=device)
         caller.say(m.Open(mode="rw"))
         caller.hear(m.Opened)

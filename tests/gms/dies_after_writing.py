@@ -1,4 +1,4 @@
-"""`python -m gms.shell.device_process`, killed when a pool's owner is on disk and before anybody is told."""
+"""`python -m gms.shell.device_process`, killed when a pool's owner is on disk and before a client is told."""
 
 import os
 import signal

@@ -72,7 +72,7 @@ class House:
         return HostMemory(device.removeprefix("host:"), self.devices)
 
     def used(self, device: str = "host:0") -> int:
-        """Bytes that somebody has, as the kernel knows it."""
+        """Bytes in use, as the kernel knows it."""
         memory = self.memory(device)
         try:
             return memory.capacity() - memory.free()

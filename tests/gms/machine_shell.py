@@ -49,7 +49,7 @@ class House:
         self.held = set(held)
         """Identities of memory that some process has."""
         self.foreign = 0
-        """Bytes that somebody else has."""
+        """Bytes that other processes have."""
         self.slabs: dict[int, tuple[str, int]] = {}
         """Handle -> identity and size: the descriptors of this server."""
         self.dead: set[int] = set()
@@ -298,7 +298,7 @@ def restarted(
     held: bool = True,
     ledger: int | None = None,
 ) -> House:
-    """The next server, after a crash of this one. Somebody has the memory of its layout unless `held` is False."""
+    """The next server, after a crash of this one. A process has the memory of its layout unless `held` is False."""
     slabs = [slab for region in house.on_disk.regions for slab in region.slabs]
     identities = frozenset(slab.identity for slab in slabs) if held else frozenset()
     return House(house.file, batch=batch, tells=tells, boot=boot, held=identities, ledger=ledger)

@@ -87,7 +87,7 @@ class Engine:
         child = os.fork()
         if child == 0:
             over = select.poll()
-            over.register(0, 0)  # only that nobody can write there any more
+            over.register(0, 0)  # only that no process can write there any more
             over.poll()
             os._exit(0)
         return child

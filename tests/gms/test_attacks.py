@@ -36,7 +36,7 @@ def file_of(container: Container) -> Path:
 
 
 def write_and_leave(container: Container) -> int:
-    """A layout is committed by somebody who has gone since. Its generation."""
+    """A layout is committed by a client that has gone since. Its generation."""
     writer = container.writer()
     generation = container.shows(state="RO").generation
     writer.close()
@@ -52,7 +52,7 @@ def test_no_generation_comes_twice_though_an_older_file_was_restored(container: 
     gms.kill()
     file_of(container).write_bytes(backup)
     container.serves()
-    container.shows(state="EMPTY")  # nobody has that memory
+    container.shows(state="EMPTY")  # no process has that memory
     given.append(write_and_leave(container))
     assert given == sorted(set(given)), "they only grow, and none is given twice"
 
@@ -128,7 +128,7 @@ def test_something_else_under_a_name_of_ours_is_one_clear_line_or_no_matter(
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"host:\xff.sock", b"host:0.json.unreadable-\xff", b"\xff.lock"])
-def test_names_that_are_no_text_disturb_nobody(container: Container, name: bytes) -> None:
+def test_names_that_are_no_text_disturb_no_client(container: Container, name: bytes) -> None:
     here = directory(container.run_dir)
     here.mkdir(parents=True, mode=0o700)
     Path(os.fsdecode(os.fsencode(here) + b"/" + name)).write_bytes(b"x")
@@ -143,7 +143,7 @@ def test_names_that_are_no_text_disturb_nobody(container: Container, name: bytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make_fifo, make_directory, make_huge, make_device])
-def test_a_list_of_devices_that_is_none_keeps_nobody_waiting(container: Container, make: Make) -> None:
+def test_a_list_of_devices_that_is_none_keeps_no_client_waiting(container: Container, make: Make) -> None:
     container.serves()
     (directory(container.run_dir) / "devices").unlink()
     make(directory(container.run_dir) / "devices")
@@ -185,7 +185,7 @@ def test_a_read_only_filesystem_at_the_start_is_one_line(container: Container) -
 
 
 def test_room_for_the_state_file_is_kept(container: Container) -> None:
-    """A disk that fills up afterwards keeps nobody from committing."""
+    """A disk that fills up afterwards keeps no client from committing."""
     script = f"""
 {DEVICES_ELSEWHERE}
 {SERVE} 2>log & gms=$!
@@ -225,7 +225,7 @@ code=$?; kill $gms; wait $gms; exit $code
 # -- who calls (6, 18) -------------------------------------------------------------------------------------------------
 
 
-def test_observers_that_only_sit_there_lock_nobody_out(container: Container) -> None:
+def test_observers_that_only_sit_there_lock_no_client_out(container: Container) -> None:
     container.serves()
     observe = m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL)
     watching = container.caller(observe, m.Watch())

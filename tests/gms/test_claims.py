@@ -132,7 +132,7 @@ def test_a_claim_that_was_given_up_while_the_server_was_away_is_taken_back_at_th
     assert machine.handle(c.Heard(welcome), 6.0)[-1] == c.Say(m.ReleasePool())
 
 
-def test_what_comes_with_an_answer_that_nobody_wants_any_more_is_kept() -> None:
+def test_what_comes_with_an_answer_that_is_not_wanted_any_more_is_kept() -> None:
     machine = in_touch()
     machine.handle(WANT, 0.0)
     machine.handle(c.Release(), 0.1)

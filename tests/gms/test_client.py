@@ -96,7 +96,7 @@ def test_a_reader_wakes_at_the_same_addresses(house: House) -> None:
 def test_asleep_one_is_no_reader_and_keeps_the_memory(house: House) -> None:
     reader = commit(house, 7)
     reader.sleep()
-    until(lambda: house.status().state == "COMMITTED", "nobody reads")
+    until(lambda: house.status().state == "COMMITTED", "no client reads")
     assert house.status().clients[0].doing == "asleep"
     house.kill()
     assert house.used() == 2 * MIB
@@ -232,7 +232,7 @@ def test_a_writers_work_is_lost_with_its_server_and_it_is_told(house: House) -> 
             writer.create(2 * MIB)
         with pytest.raises(Lost):
             writer.commit(plain_layout((2 * MIB,)))
-        assert writer.memory(0)[0] == 0, "its memory stays until it lets go: nobody crashes"
+        assert writer.memory(0)[0] == 0, "its memory stays until it lets go: no process crashes"
     until(lambda: house.used() == 0, "the slab is gone")
     house.start()
     with client.write(10) as writer:

@@ -108,7 +108,7 @@ def test_a_commit_that_was_interrupted_and_is_asked_for_again_is_committed_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm_of_exceptions_leaves_nobody_deaf(house: House, seed: int) -> None:
+def test_a_storm_of_exceptions_leaves_no_client_deaf(house: House, seed: int) -> None:
     chance = random.Random(seed)
     with house.client("writer") as other, other.write(10) as writer:
         filled(writer, 5).close()

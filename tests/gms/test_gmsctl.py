@@ -107,7 +107,7 @@ def test_committed_is_0_with_exactly_the_fields_that_scripts_rely_on(container: 
     waiting.close()
 
 
-def test_while_somebody_writes_it_is_3(container: Container) -> None:
+def test_while_a_client_writes_it_is_3(container: Container) -> None:
     container.serves()
     container.caller(hello("a"), m.Open(mode="rw")).hear(m.Opened)
     code, out, _ = container.ask("status")
@@ -231,7 +231,7 @@ def test_a_long_layout_works_through_pipes(container: Container) -> None:
     assert int(done.stdout) == 50_001
 
 
-def test_a_device_that_nobody_was_started_for_is_told_from_one_whose_server_is_away(container: Container) -> None:
+def test_a_device_without_a_server_is_told_from_one_whose_server_is_away(container: Container) -> None:
     container.serves(devices=TWO)
     for command in ("status", "ping", "history"):
         code, out, err = container.ask(command, "--device", "host:9")

@@ -152,7 +152,7 @@ def test_questions_have_a_bound() -> None:
     assert "questions" in Invariants(house.machine.device).look([])
 
 
-def test_what_is_done_in_spite_of_a_mistake_harms_nobody() -> None:
+def test_what_is_done_in_spite_of_a_mistake_harms_no_client() -> None:
     welcome = e.Send(1, m.Withdrawn())
     effects: list[e.Effect] = [
         e.Persist(1, Record(1)),

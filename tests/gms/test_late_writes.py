@@ -1,6 +1,6 @@
-"""Reads that arrive after their process's end: nobody gets memory into which they may still go.
+"""Reads that arrive after their process's end: no process gets memory into which they may still go.
 
-With root, and a disk that can be slowed down, they really arrive; without, it is seen that nobody is given such memory.
+With root, and a disk that can be slowed down, they really arrive; without, it is seen that none is given such memory.
 """
 
 import os
@@ -70,7 +70,7 @@ def engine(house: House, name: str, *unfiltered: str) -> Program:
 
 @may_have_io_uring
 @pytest.mark.parametrize("how", ["killed", "released", "killed while the server is away"])
-def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(house: House, how: str) -> None:
+def test_contents_of_an_owner_that_could_have_io_uring_are_not_handed_on(house: House, how: str) -> None:
     a, b = engine(house, "engine-a", "unfiltered"), engine(house, "engine-b")
     generation = a.do("claim", A, 10)[0]
     until(lambda: b.do("sees")[0] == generation, "the standby has it")
@@ -156,7 +156,7 @@ def test_what_aio_reads_has_arrived_when_the_end_is_seen(house: House, slow_file
 def test_what_io_uring_reads_for_a_dead_writer_does_not_arrive_in_the_next_ones_slab(
     house: House, slow_file: str, witness: Path, collapsed: bool
 ) -> None:
-    """The pages under a range are taken away before the range is given to anybody: what is pinned belongs to nobody."""
+    """The pages under a range are taken away before the range is given away: what is pinned belongs to no process."""
     a, b = (house.program(name, "host:0", "tests.gms.program") for name in ("engine-a", "engine-b"))
     a.do("write")
     a.do("create", SIZE, 1)

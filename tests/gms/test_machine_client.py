@@ -140,7 +140,7 @@ def test_a_reader_reads_on_while_its_server_is_away_and_says_so_when_it_is_back(
     assert program.brought == [(0, 2)]
     program.hears(m.HandedBack(generation=5, reading=True))
     quiet = (c.Connect, c.Say, m.Welcome, m.Changed)
-    assert not [effect for effect in program.told[told:] if not isinstance(effect, quiet)], "nobody noticed"
+    assert not [effect for effect in program.told[told:] if not isinstance(effect, quiet)], "it went unnoticed"
 
 
 def test_to_a_sleeper_what_a_new_server_waits_for_has_not_gone_and_what_others_have_is_not_there_yet() -> None:
@@ -337,7 +337,7 @@ def test_a_mistake_ends_what_it_was_about_and_not_the_process() -> None:
     assert isinstance(program.said[-1], m.Open)
 
 
-def test_it_knocks_less_and_less_often_where_nobody_answers() -> None:
+def test_it_knocks_less_and_less_often_where_no_server_answers() -> None:
     program = Program()
     program.feed(c.Disconnected())
     tries = sum(isinstance(effect, c.Connect) for effect in program.later(10.0))

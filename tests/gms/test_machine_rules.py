@@ -187,7 +187,7 @@ def test_no_layout_is_on_disk_before_the_writer_that_clears_it_hears_of_it() -> 
     assert restarted(house).status.state == "EMPTY"
 
 
-def test_nobody_is_let_in_to_write_when_the_disk_refuses() -> None:
+def test_no_client_is_let_in_to_write_when_the_disk_refuses() -> None:
     house = House()
     committed = house.loaded(5)
     house.disk_fails = True
@@ -338,7 +338,7 @@ def test_a_replacement_that_does_not_fit_beside_the_old_layout_is_refused_at_onc
     assert house.state == "COMMITTED"
 
 
-def test_whoever_has_the_old_layout_is_asked_to_drop_it_and_named_until_it_has() -> None:
+def test_a_client_that_has_the_old_layout_is_asked_to_drop_it_and_named_until_it_has() -> None:
     house = House()
     house.loaded(10)
     house.hello(2, "sleeper")
@@ -383,7 +383,7 @@ def test_a_sleeper_wakes_with_what_it_has_kept() -> None:
     assert not house.sent[2][-1][1]
 
 
-def test_everybody_hears_of_a_new_layout_but_its_writer() -> None:
+def test_every_client_hears_of_a_new_layout_but_its_writer() -> None:
     house = House()
     house.hello(2)
     house.writer(1, 5)
@@ -538,7 +538,7 @@ def test_who_can_read_or_write_waits_for_the_layout_and_begins_anew_when_the_win
     assert not house.record.hash
 
 
-def test_after_the_window_a_layout_may_still_come_back_until_somebody_writes() -> None:
+def test_after_the_window_a_layout_may_still_come_back_until_a_client_writes() -> None:
     house = crashed(10)
     assert house.status.regions[0].doubt == ""
     house.later(WINDOW_S * 10)
@@ -549,7 +549,7 @@ def test_after_the_window_a_layout_may_still_come_back_until_somebody_writes() -
     assert house.state == "COMMITTED" and not house.status.alarms and not house.status.regions[0].doubt
 
 
-def test_a_reader_that_comes_back_when_somebody_writes_is_sent_away() -> None:
+def test_a_reader_that_comes_back_when_another_writes_is_sent_away() -> None:
     house = crashed(10)
     house.hello(1)
     house.says(1, hand_back(house), memory_of(house))
@@ -570,7 +570,7 @@ def test_one_that_comes_back_after_another_layout_was_committed_is_stale_and_nam
     assert house.heard(2, m.Refused) and house.heard(2, m.Drop) and "late" in house.status.pending_drops[0]
 
 
-def test_a_layout_of_which_nobody_has_the_memory_is_given_up_at_once_first_on_disk() -> None:
+def test_a_layout_of_which_no_process_has_the_memory_is_given_up_at_once_first_on_disk() -> None:
     house = crashed(10, held=False)
     assert house.state == "EMPTY" and not house.record.hash
     house.writer(1)
@@ -584,7 +584,7 @@ def test_the_last_one_who_had_the_memory_leaves_and_it_is_given_up() -> None:
     assert house.state == "EMPTY"
 
 
-def test_where_nobody_can_tell_who_has_the_memory_the_window_is_waited_for() -> None:
+def test_where_it_is_not_known_who_has_the_memory_the_window_is_waited_for() -> None:
     house = crashed(10, tells=False, held=False)
     house.hello(1)
     house.says(1, m.Open(mode="rw"))
@@ -665,7 +665,7 @@ def test_twice_in_a_row_costs_nothing_either() -> None:
         m.Observe(protocol=99),
     ],
 )
-def test_who_does_not_introduce_itself_rightly_loses_its_connection_and_disturbs_nobody(
+def test_who_does_not_introduce_itself_rightly_loses_its_connection_and_disturbs_no_other(
     message: m.ClientMessage,
 ) -> None:
     house = House()
@@ -779,7 +779,7 @@ def test_tensors_are_counted_without_being_read() -> None:
 # -- 11: a mistake in this program -------------------------------------------------------------------------------------
 
 
-def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> None:
+def test_a_broken_rule_lets_no_client_in_any_more_and_none_loses_anything() -> None:
     house = House()
     house.loaded(10)
     house.hello(2, "reader")

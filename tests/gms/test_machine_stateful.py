@@ -58,7 +58,7 @@ class GmsProcesses(RuleBasedStateMachine):
         return self.conns[index % len(self.conns)] if self.conns else None
 
     @rule(key=st.sampled_from((m.WEIGHTS, m.WEIGHTS, "other")))
-    def somebody_comes(self, key: str) -> None:
+    def a_client_comes(self, key: str) -> None:
         if len(self.conns) < 6:
             self.next_conn += 1
             self.house.hello(self.next_conn, key=key)
@@ -75,7 +75,7 @@ class GmsProcesses(RuleBasedStateMachine):
         replace=st.booleans(),
         wait=st.sampled_from((None, 0.0, 2.0)),
     )
-    def somebody_asks(self, index: int, mode: m.Mode, replace: bool, wait: float | None) -> None:
+    def a_client_asks(self, index: int, mode: m.Mode, replace: bool, wait: float | None) -> None:
         conn = self.one(index)
         if conn is not None and self.doing(conn) in IDLE:
             self.house.says(conn, m.Open(mode=mode, replace=replace, timeout_s=wait, bytes=100))
@@ -103,14 +103,14 @@ class GmsProcesses(RuleBasedStateMachine):
             self.committed[last.generation] = (last.hash, memory)
 
     @rule(index=pick, keeps=st.booleans())
-    def somebody_withdraws(self, index: int, keeps: bool) -> None:
+    def a_client_withdraws(self, index: int, keeps: bool) -> None:
         conn = self.one(index)
         if conn is not None:
             layout = self.of(conn).weights.committed
             self.house.says(conn, m.Withdraw(keeps=layout.generation if keeps and layout is not None else 0))
 
     @rule(index=pick, noticed=st.booleans())
-    def somebody_dies(self, index: int, noticed: bool) -> None:
+    def a_client_dies(self, index: int, noticed: bool) -> None:
         conn = self.one(index)
         if conn is not None:
             self.house.dead.add(conn)
@@ -123,7 +123,7 @@ class GmsProcesses(RuleBasedStateMachine):
             self.house.leaves(conn)
 
     @rule(index=pick, which=pick, wrong=st.sampled_from(("", "", "", "memory", "hash", "sizes")), reading=st.booleans())
-    def somebody_hands_back(self, index: int, which: int, wrong: str, reading: bool) -> None:
+    def a_client_hands_back(self, index: int, which: int, wrong: str, reading: bool) -> None:
         conn = self.one(index)
         if conn is None or not self.committed:
             return
@@ -154,7 +154,7 @@ class GmsProcesses(RuleBasedStateMachine):
             assert tuple((slab.identity, slab.size) for slab in layout.slabs) == memory
 
     @rule(index=pick, generation=st.integers(0, 200))
-    def somebody_has_dropped(self, index: int, generation: int) -> None:
+    def a_client_has_dropped(self, index: int, generation: int) -> None:
         conn = self.one(index)
         if conn is not None:
             self.house.says(conn, m.Dropped(generation=generation))
@@ -163,7 +163,7 @@ class GmsProcesses(RuleBasedStateMachine):
         index=pick,
         message=st.sampled_from((m.Create(size=1), m.Commit(layout=b"x"), m.Watch(), m.AskStatus(), m.Ping())),
     )
-    def somebody_says_anything(self, index: int, message: m.ClientMessage) -> None:
+    def a_client_says_anything(self, index: int, message: m.ClientMessage) -> None:
         conn = self.one(index)
         if conn is not None:
             self.house.says(conn, message)
@@ -173,7 +173,7 @@ class GmsProcesses(RuleBasedStateMachine):
         self.house.disk_fails = fails
 
     @rule(foreign=st.sampled_from((0, 0, 500, 990)))
-    def somebody_else_takes_memory(self, foreign: int) -> None:
+    def another_process_takes_memory(self, foreign: int) -> None:
         self.house.foreign = foreign
 
     @rule(seconds=st.sampled_from((0.01, 0.5, 3.0, 11.0)))
@@ -185,11 +185,11 @@ class GmsProcesses(RuleBasedStateMachine):
         self.house.now += stopped_s
         self.house.feed(e.Tick())
 
-    @rule(somebody_has_it=st.booleans())
-    def the_server_crashes(self, somebody_has_it: bool) -> None:
+    @rule(a_client_has_it=st.booleans())
+    def the_server_crashes(self, a_client_has_it: bool) -> None:
         before = self.house.file
         identities = frozenset(each for _, memory in self.committed.values() for each, _ in memory)
-        fresh = House(before, tells=self.tells, batch=self.batch, held=identities if somebody_has_it else frozenset())
+        fresh = House(before, tells=self.tells, batch=self.batch, held=identities if a_client_has_it else frozenset())
         fresh.number = self.house.number
         self.house = fresh
 

@@ -126,7 +126,7 @@ def _of_another_boot(record: r.Record) -> r.Record:
     return r.Record(record.given, record.regions, "another boot")
 
 
-def test_an_owner_that_was_thought_dead_owns_it_as_long_as_nobody_else_does() -> None:
+def test_an_owner_that_was_thought_dead_owns_it_as_long_as_no_other_does() -> None:
     """Its number may have meant another process: a container that was restarted."""
     old, owned = owned_by_one()
     harness = Harness(old.record, e.FoundOwner("kv", gone=True))
@@ -262,7 +262,7 @@ def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> Non
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("released", [False, True])
-def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(restarted: bool, released: bool) -> None:
+def test_contents_of_an_owner_that_could_have_io_uring_are_not_handed_on(restarted: bool, released: bool) -> None:
     harness = Harness()
     harness.comes(1, writes_end=False)
     first = harness.claims(1)
@@ -431,7 +431,7 @@ def test_who_drops_nothing_of_what_is_given_up_is_thrown_out_in_the_end_and_who_
         for conn in (1, 3):
             harness.feed(e.Received(conn, m.Dropped(generation=owned.generation)))
     assert [conn for conn in (1, 2, 3) if conn in harness.machine.sessions.clients] == [1, 3]
-    assert isinstance(harness.claims(1), m.PoolOwned), "nobody else is disturbed"
+    assert isinstance(harness.claims(1), m.PoolOwned), "no other client is disturbed"
 
 
 def test_a_claim_before_the_last_is_answered_is_a_mistake() -> None:
@@ -457,7 +457,7 @@ def test_who_is_late_to_drop_what_was_given_up_is_named() -> None:
     assert "pending_drops" not in harness.machine.context.alarms
 
 
-def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> None:
+def test_when_a_rule_is_broken_no_client_is_let_in_and_nothing_is_taken_away() -> None:
     harness, _ = owned_by_one()
     pool = harness.pool
     pool.token = 3

@@ -1,4 +1,4 @@
-"""Pools, with a real server and real processes: memory and table outlive their owner and the server, and nobody gets
+"""Pools, with a real server and real processes: memory and table outlive their owner and the server, and none gets
 them whose predecessor may still write.
 """
 
@@ -69,7 +69,7 @@ def test_a_successor_finds_memory_and_table_as_the_dead_owner_left_them(house: H
     assert seen.owner.startswith("engine-b (pid ")
 
 
-def test_while_the_owner_lives_nobody_else_becomes_it(house: House) -> None:
+def test_while_the_owner_lives_no_other_becomes_it(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)
     b = keeper(house)
@@ -122,7 +122,7 @@ def test_another_shape_is_refused_and_replaced_only_when_that_is_said(house: Hou
     until(lambda: house.used() == SIZE, "the old memory is free")
 
 
-def test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets(house: House) -> None:
+def test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_no_client_gets(house: House) -> None:
     a, b = engine(house), engine(house, "engine-b")
     a.do("claim", A, 10)
     a.do("fill", 7)
@@ -157,7 +157,7 @@ def test_a_crash_of_the_server_is_nothing_to_the_owner_and_loses_nothing(house: 
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_a_claim_that_is_on_disk_when_the_server_dies_and_was_never_answered_blocks_nobody(
+def test_a_claim_that_is_on_disk_when_the_server_dies_and_was_never_answered_blocks_no_client(
     house: House, gives_up: bool
 ) -> None:
     """Its process lives, is the owner by the file, and has no memory that it could bring."""
@@ -243,7 +243,7 @@ def test_ten_turns_leak_nothing(house: House) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_of_owner_and_server_in_any_order_lose_nothing_that_was_written(house: House, seed: int) -> None:
-    """As long as somebody has the descriptors. (An owner that lived for long enough: its death is no second one.)"""
+    """As long as a process has the descriptors. (An owner that lived for long enough: its death is no second one.)"""
     rng = random.Random(seed)
     holder, token = engine(house, "engine-0"), 10
     generation = holder.do("claim", A, token)[0]
@@ -289,7 +289,7 @@ def gmsctl(house: House, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_nobody_owns_it(house: House) -> None:
+def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_it_has_no_owner(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)
     a.do("fill", 7, 5)
@@ -336,7 +336,7 @@ def test_two_models_on_one_device_have_each_a_pool_of_its_own(house: House) -> N
     assert bytes(mappings["model-b"].memory(0)[:8]) == (11).to_bytes(8, "little"), "the other model notices nothing"
 
 
-def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house: House) -> None:
+def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_no_client(house: House) -> None:
     a = engine(house)
     generation = a.do("claim", A, 10)[0]
     client = house.client("engine-b")

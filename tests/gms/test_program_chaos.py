@@ -60,7 +60,7 @@ def test_a_writer_killed_at_any_step_leaves_what_was_or_what_it_committed(house:
     elif step == "committed":
         writer.do("commit", "second")
     writer.kill()
-    until(lambda: house.status().state in ("EMPTY", "COMMITTED"), "nobody writes")
+    until(lambda: house.status().state in ("EMPTY", "COMMITTED"), "no client writes")
     status = house.status()
     until(lambda: house.used() == status.bytes, "what is held is what is committed")
     if step not in ("committing", "committed"):
@@ -155,7 +155,7 @@ def test_a_server_killed_twice_in_a_row_costs_its_readers_nothing(house: House, 
                 assert reader.do("byte", 1, 1) == 2, "it reads on without a server"
         house.start()
         if who == "none":
-            until(lambda: house.status().state == "EMPTY", "nobody has that memory any more: it can't come back")
+            until(lambda: house.status().state == "EMPTY", "no process has that memory any more: it can't come back")
             assert house.used() == 0
             continue
         until(lambda: house.status().state == ("COMMITTED" if who == "asleep" else "RO"), "it stands again")
@@ -274,7 +274,7 @@ def test_a_stopped_sleeper_is_named_for_as_long_as_it_has_a_replaced_layout(hous
         sleeper.do("wake")
 
 
-def test_a_write_through_a_readers_mapping_ends_its_writer_and_nobody_else(house: House) -> None:
+def test_a_write_through_a_readers_mapping_ends_its_writer_and_no_other(house: House) -> None:
     one = commit(house, 5)
     other = house.program("other")
     other.do("read", 20)
@@ -293,7 +293,7 @@ def test_a_killed_sleeper_gives_its_memory_back_with_the_layout(house: House) ->
     sleeper.do("sleep")
     sleeper.kill()
     house.kill()
-    until(lambda: house.used() == 0, "nobody has it")
+    until(lambda: house.used() == 0, "no process has it")
 
 
 @pytest.mark.timeout(300)

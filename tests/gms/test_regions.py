@@ -176,7 +176,7 @@ def test_it_is_said_to_be_gone_only_when_every_process_has_let_go_of_it() -> Non
     assert house.last(9999) == m.RegionDropped(key=A, bytes=10, seen=True)
 
 
-def test_the_device_is_asked_until_no_process_has_it_whoever_says_what() -> None:
+def test_the_device_is_asked_until_no_process_has_it_whichever_client_says_what() -> None:
     house = side_by_side()
     house.leaves(2)
     said = house.on_disk.region(A)

@@ -55,12 +55,12 @@ RUDE = {
     "another protocol": encoded(m.Observe(protocol=99)),
     "a path for a name": encoded(m.Hello(protocol=m.PROTOCOL, engine_id="../x", pid=1)),
     "a negative size": encoded(OBSERVE) + framed(msgspec.msgpack.encode({"type": "Create", "size": -1})),
-    "a commit by nobody": encoded(OBSERVE) + encoded(m.Commit(layout=b"")),
+    "a commit by an observer": encoded(OBSERVE) + encoded(m.Commit(layout=b"")),
 }
 
 
 @pytest.mark.parametrize("how", RUDE)
-def test_a_rude_caller_is_told_why_and_loses_its_connection_and_nobody_else_anything(
+def test_a_rude_caller_is_told_why_and_loses_its_connection_and_no_other_anything(
     container: Container, how: str
 ) -> None:
     container.serves()
@@ -118,7 +118,7 @@ def test_what_is_handed_back_and_is_no_memory_of_the_device_costs_the_connection
     until(lambda: len(descriptors(container.server_pid())) <= before + 1, "nothing of it is kept")
 
 
-def test_a_kernel_that_names_nobody_needs_the_pidfd_of_the_caller_itself(container: Container) -> None:
+def test_a_kernel_that_names_no_peer_needs_the_pidfd_of_the_caller_itself(container: Container) -> None:
     container.serves("--pidfds", "sent")
     without = container.caller(hello())
     assert "send a pidfd" in without.hear(m.Problem)[0].why
@@ -212,7 +212,7 @@ def test_a_replaced_directory_ends_the_server(container: Container) -> None:
     assert "was replaced" in gms.err.rest()
 
 
-def test_while_the_disk_refuses_nobody_commits_and_afterwards_somebody_does(container: Container) -> None:
+def test_while_the_disk_refuses_no_client_commits_and_afterwards_one_does(container: Container) -> None:
     container.serves()
     writer = container.caller(hello("a"), m.Open(mode="rw"))
     writer.hear(m.Opened)

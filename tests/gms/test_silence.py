@@ -48,7 +48,7 @@ def test_an_answer_begins_everything_anew() -> None:
     assert looks(silence, 20, 19) == []
 
 
-def test_time_in_which_nobody_looked_does_not_count() -> None:
+def test_time_without_a_look_does_not_count() -> None:
     silence = Silence(BOUND_S, 0.0)
     silence.answered()
     assert silence.look(1000.0, 0.0) is Do.NOTHING and silence.silent_s == 2.0

@@ -343,14 +343,14 @@ def test_ctrl_c_at_any_moment_leaves_the_old_weights_or_the_new(house: House, tm
             until(lambda: house.status().bytes > when * 100 * MIB or put.poll() is not None, "so far")  # noqa: B023
         put.send_signal(signal.SIGINT)
         _, errors = put.communicate(timeout=30)
-        until(lambda: house.status().state in ("COMMITTED", "RO"), "nobody writes")
+        until(lambda: house.status().state in ("COMMITTED", "RO"), "no client writes")
         if house.status().generation != before:
             there = contents(file)
         else:
             interrupted += 1
             assert put.returncode == 130, errors
         assert b"Traceback" not in errors, errors.decode()
-        until(lambda: house.status().state == "COMMITTED", "nobody reads")
+        until(lambda: house.status().state == "COMMITTED", "no client reads")
         until(lambda: house.used() == house.status().bytes, "nothing is left behind")
         got = gmsctl(house, "get", tmp_path / "out.safetensors")
         assert got.returncode == 0, got.stderr

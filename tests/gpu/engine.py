@@ -127,7 +127,7 @@ def measure_pair(place: Place) -> Counters:
 
 
 def survivor_serves(pair: Pair) -> Counters:
-    """The main process of whoever serves is killed; the other is asked again and again until the killed one is back."""
+    """The active main process is killed; the other is asked again and again until the killed one is back."""
     active, standby = pair.whole()
     idle = [asked(pair) for _ in range(10)]
     old = pair.house.endpoint()

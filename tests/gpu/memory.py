@@ -253,7 +253,7 @@ def mappings(uuid: str) -> Counters:
 
 
 def read_only(uuid: str) -> Counters:
-    """A write through a read-only mapping fails, and hurts nobody but its process."""
+    """A write through a read-only mapping fails, and hurts no process but its own."""
     with process("writer", uuid) as writer, process("offender", uuid) as offender:
         writer.create("w", SIZE)
         writer.map("w", "a", SIZE, writable=True)

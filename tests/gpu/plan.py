@@ -18,7 +18,7 @@ SLAB_BYTES = 1 * GIB
 KV_BYTES = 4 * GIB
 """The same beside all weights, so that only the weights differ."""
 RESERVE = 4 * GIB
-"""What an engine takes beside them, guessed before anybody has measured it."""
+"""What an engine takes beside them, guessed before it was measured."""
 VOCABULARY = 320
 """That of the tokenizer (`tests/vllm/tiny_model.py`)."""
 NEEDED = ("msgspec", "torch", "vllm")
@@ -34,7 +34,7 @@ class BadParts(Exception):
 
 @dataclass(frozen=True)
 class Model:
-    """A Llama of these dimensions, with weights that nobody trained."""
+    """A Llama of these dimensions, with weights that were never trained."""
 
     hidden: int
     inner: int

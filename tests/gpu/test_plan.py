@@ -105,10 +105,10 @@ def test_the_checks_of_memory_need_nothing_but_what_they_ask_and_the_engines_par
     assert plan.SLAB_BYTES == SLAB_BYTES
     words = [sys.executable, "-S", "-c", "import tests.gpu.__main__, tests.gpu.memory"]  # -S: without what is installed
     subprocess.run(words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
-    monkeypatch.setattr(plan, "NEEDED", ("msgspec", "nobody_has_this"))
+    monkeypatch.setattr(plan, "NEEDED", ("msgspec", "no_such_package"))
     assert main._engine(tmp_path, {"device": "GPU-x"}, "wake", "GPU-x", False, 500)
     report = json.loads((tmp_path / "engine.json").read_text())
-    assert report["wake"]["skipped"].startswith("nobody_has_this isn't there")
+    assert report["wake"]["skipped"].startswith("no_such_package isn't there")
 
 
 def test_a_later_call_adds_to_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

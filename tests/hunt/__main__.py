@@ -1,4 +1,4 @@
-"""`make hunt S=120`: looks for what nobody has thought of yet, with fresh seeds, for S seconds in all.
+"""`make hunt S=120`: looks for what no test has thought of yet, with fresh seeds, for S seconds in all.
 
     make hunt S=120              a third of the time each: Hypothesis, the simulator, real processes
     make hunt S=120 SEED=4711    the same again, as far as seeds decide

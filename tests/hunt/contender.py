@@ -3,7 +3,7 @@
     python -m tests.hunt.contender RUN_DIR ENGINE_ID WITNESS LOG
 
 The witness is a directory of which the lock server knows nothing: every engine has a file in it, which its main process
-and every worker that has joined keep locked. Whoever is granted finds none of an earlier holder's locked, or two are
+and every worker that has joined keep locked. One that is granted finds none of an earlier holder's locked, or two are
 awake. What happens goes as a line into the log, with one write each.
 """
 
@@ -62,7 +62,7 @@ def _polls(engine: LockClient) -> int:
 
 
 def _earlier_holders(witness: Path, name: str) -> list[str]:
-    """Those of whom somebody lives. This one is a holder itself from now on."""
+    """Those of whom a process lives. This one is a holder itself from now on."""
     with open(witness / HOLDERS, "a+") as file:
         file.seek(0)
         holders = file.read().split()

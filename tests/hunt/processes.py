@@ -1,8 +1,8 @@
 """The hunt with real processes: contenders with workers, and a lock server; one fault after the other, chosen by the
-seed. What must hold: never two holders, no holder lost that was healthy, no token twice, and at the end somebody holds.
+seed. What must hold: never two holders, no holder lost that was healthy, no token twice, and at the end one holds.
 
 The seed chooses what is done; how the processes run into each other is the machine's. What the documentation doesn't
-promise is not done: no path is switched while somebody is stopped.
+promise is not done: no path is switched while a process is stopped.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ MOST_PAUSE_S = 8.0
 MOST_INODES = 4000
 """Of the filesystem that the run directory is on, where one can be mounted."""
 REFUSED = {"pidfd_send_signal": "EPERM", "inotify_init1": "EMFILE"}
-"""What a server may have to do without: it kills nobody then, or looks at its path every second."""
+"""What a server may have to do without: it kills nothing then, or looks at its path every second."""
 _SERVER = ("--memory", "none", "--settle-s", f"{SETTLE_S:g}", "--window-s", "20")
 
 
@@ -91,7 +91,7 @@ class Hunt:
     # -- processes -------------------------------------------------------------------------------------------------
 
     def keep_going(self) -> None:
-        """Whoever has ended is started again, whoever was stopped goes on."""
+        """What has ended is started again, what was stopped goes on."""
         for pid, at in list(self._stopped.items()):
             if time.monotonic() >= at:
                 del self._stopped[pid]
@@ -110,13 +110,13 @@ class Hunt:
             self.server = _start(*through, "-m", "lockserver", "--run-dir", str(self.run_dir), *_SERVER)
 
     def fault(self) -> None:
-        faults = ("kill the holder", "kill the server", "kill anybody", "stop", "freeze", "path", "no inodes")
+        faults = ("kill the holder", "kill the server", "kill any", "stop", "freeze", "path", "no inodes")
         what = self.rng.choices(faults, (30, 25, 10, 10, 10, 20, 10))[0]
         if what == "kill the holder" and self._holder:
             _signal(self._holder, signal.SIGKILL)
         elif what == "kill the server" and self.server is not None:
             self.server.kill()
-        elif what == "kill anybody":
+        elif what == "kill any":
             self.engines[self.rng.choice(ENGINES)].kill()
         elif (
             what in ("stop", "freeze") and time.monotonic() > self._path_moved_at + SETTLE_S and self.server is not None
@@ -139,7 +139,7 @@ class Hunt:
         self.faults[what] += 1
 
     def _take_all_inodes(self) -> None:
-        """For a while. Whoever holds or waits goes on, and the server starts again; an engine that starts waits."""
+        """For a while. What holds or waits goes on, and the server starts again; an engine that starts waits."""
         self._full_until = time.monotonic() + self.rng.random() * MOST_PAUSE_S
         with contextlib.suppress(OSError):
             for number in range(MOST_INODES):
@@ -228,7 +228,7 @@ class Hunt:
             _signal(self._holder, signal.SIGKILL)
         while self.grants == grants:
             if time.monotonic() > end:
-                raise Found(f"nobody was granted within {PATIENCE_S:g} s after the faults")
+                raise Found(f"no engine was granted within {PATIENCE_S:g} s after the faults")
             self._stopped = dict.fromkeys(self._stopped, 0.0)
             self._give_inodes_back()
             self.keep_going()
@@ -236,11 +236,11 @@ class Hunt:
             self.look()
 
     def close(self) -> None:
-        everybody = [*self.engines.values(), *([self.server] if self.server is not None else [])]
-        for process in everybody:
+        processes = [*self.engines.values(), *([self.server] if self.server is not None else [])]
+        for process in processes:
             process.kill()
             self._thaw(process.pid)
-        for process in everybody:
+        for process in processes:
             process.wait()
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.place)], check=True)
@@ -279,7 +279,7 @@ def hunt(seed: int, seconds: float) -> str:
     try:
         one.run(seconds)
     except Found as found:
-        raise Found(f"{found}\n  what everybody said: {one.log}") from None
+        raise Found(f"{found}\n  what all said: {one.log}") from None
     finally:
         one.close()
     shutil.rmtree(base, ignore_errors=True)

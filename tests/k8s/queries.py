@@ -41,7 +41,7 @@ def _missing(expression: str, served: dict[str, list[dict[str, str]]]) -> Iterat
     for name, selector in asked:
         samples = served.get(name, [])
         if not samples:
-            yield f"nobody serves {name}"
+            yield f"no exporter serves {name}"
         for label, operator, value in _MATCHER.findall(selector):
             allowed = set(value.split("|")) if operator == "=~" else {value}
             if label not in _PROMETHEUS_OWN and not allowed <= {each.get(label) for each in samples}:

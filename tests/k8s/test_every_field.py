@@ -24,7 +24,7 @@ Keys = tuple[str | int, ...]
 
 UNNOTICED: dict[str, str] = {
     # Names and marks that nothing else in the file refers to.
-    "* */*.metadata.labels*": "labels are for people and for whoever selects by them",
+    "* */*.metadata.labels*": "labels are for people and for clients that select by them",
     "* ResourceClaimTemplate/*.spec.metadata*": "labels of the claims that it makes, for people",
     "changed */*.metadata.name": "another name is a name, too, where nothing refers to it",
     f"changed {ANYONE}.name": "another name is a name, too, where nothing refers to it",
@@ -56,8 +56,8 @@ UNNOTICED: dict[str, str] = {
     f"out {SPEC}.containers.engine-*.env.FAILOVER_RESTART*": "in-place is the engines' default",
     f"out {ANYONE}.env.FAILOVER_LOG_FORMAT*": "text is the default, for people",
     # What a set of manifests may do differently.
-    "out *.matchLabels.app.kubernetes.io/*": "whoever is selected by two labels is selected by one",
-    "out Service/*.spec.selector.app.kubernetes.io/*": "whoever is selected by two labels is selected by one",
+    "out *.matchLabels.app.kubernetes.io/*": "a pod that is selected by two labels is selected by one",
+    "out Service/*.spec.selector.app.kubernetes.io/*": "a pod that is selected by two labels is selected by one",
     "out NetworkPolicy/*.spec.podSelector*": "an empty one selects every pod, ours with them",
     "out PodDisruptionBudget/*.spec.selector*": "an empty one selects every pod, ours with them",
     "* NetworkPolicy/*.spec.ingress.1*": "who may read metrics is for the cluster's owner to say",
@@ -67,8 +67,8 @@ UNNOTICED: dict[str, str] = {
     f"changed {SPEC}.tolerations.0.key": "which taints nodes have only the cluster knows",
     f"out {SPEC}.volumes.*.emptyDir.sizeLimit": "on a disk the node's own limit holds; in memory it is noticed",
     f"out {ANYONE}.resources*": "how much is for the cluster's owner to say; claims are noticed",
-    f"out {ANYONE}.volumeMounts.*.readOnly": "it may be written, and nobody does",
-    f"changed {ANYONE}.volumeMounts.*.readOnly": "it may be written, and nobody does",
+    f"out {ANYONE}.volumeMounts.*.readOnly": "it may be written, and no process does",
+    f"changed {ANYONE}.volumeMounts.*.readOnly": "it may be written, and no process does",
     f"* {ANYONE}.env.*CACHE*": "below HOME, or /tmp, which is a volume, too",
     f"* {ANYONE}.env.HF_HOME*": "below HOME, which is a volume, too",
     f"changed {SPEC}.initContainers.gpu-failover.command.1": "letters of cp, which says itself what it doesn't know",
@@ -99,10 +99,10 @@ UNNOTICED: dict[str, str] = {
     "* *.containers.pair.command.[01]": "what else an image has only a registry knows",
     "out *.containers.pair.command.2": "what else an image has only a registry knows",
     "out *.containers.pair.command.8": "a flag's value that stands alone is taken for a model's name",
-    "changed *.containers.pair.env.FAILOVER_*.value": "it meets nobody; `failover up` says itself what it minds",
+    "changed *.containers.pair.env.FAILOVER_*.value": "it meets no reader; `failover up` says itself what it minds",
     # Of the variants.
-    f"changed {ANYONE}.args.*": "how an engine computes is for whoever runs it; a model that is missing is noticed",
-    f"out {ANYONE}.args.*": "how an engine computes is for whoever runs it; a model that is missing is noticed",
+    f"changed {ANYONE}.args.*": "how an engine computes is for its operator; a model that is missing is noticed",
+    f"out {ANYONE}.args.*": "how an engine computes is for its operator; a model that is missing is noticed",
 }  # fmt: skip
 
 

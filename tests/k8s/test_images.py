@@ -36,7 +36,7 @@ VLLM_BRINGS = {
 """What vLLM's own requirements, or torch's, bring into its image."""
 OURS = set(image.OURS)
 NOT_THERE = {"reference_engine", "gateway"}
-"""Loaded by nobody on vLLM's side; copied with the rest."""
+"""Not loaded on vLLM's side; copied with the rest."""
 
 
 def text(name: str) -> str:

@@ -145,7 +145,7 @@ def test_beside_failover_up_a_variable_of_one_part_is_known(name: str, says: str
     assert [says in each for each in said] == ([True] if says else []), said
 
 
-def test_elsewhere_nobody_reads_a_variable_of_one_part() -> None:
+def test_elsewhere_no_program_reads_a_variable_of_one_part() -> None:
     found = broken(POD, {f"{DOOR}.env[+]": {"name": "FAILOVER_DOOR_METRICS", "value": ":9402"}})
     assert any("none of our programs reads FAILOVER_DOOR_METRICS" in each for each in warnings(found))
 

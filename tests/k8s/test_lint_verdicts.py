@@ -68,7 +68,7 @@ def test_what_is_no_manifest_is_an_error(text: str, says: str) -> None:
     assert any(says in found.message for found in check([("x.yaml", text)]) if found.level is Level.ERROR)
 
 
-def test_a_kind_of_somebody_else_is_only_a_warning() -> None:
+def test_a_foreign_kind_is_only_a_warning() -> None:
     (found,) = check([("x.yaml", "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: x}\nspec: {a: 1}\n")])
     assert found.level is Level.WARNING
 

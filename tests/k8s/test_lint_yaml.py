@@ -1,4 +1,4 @@
-"""What the linter reads: YAML as the API server reads it, and what is no YAML, or none that anybody should load."""
+"""What the linter reads: YAML as the API server reads it, and what is no YAML, or none that should be loaded."""
 
 import math
 from typing import Any
@@ -58,7 +58,7 @@ UNREADABLE = [
     ("a number of thousands of digits", "a: " + "9" * 6000, "can't be read as int"),
     ("no number", "a: !!int abc", "'abc' can't be read as int"),
     ("no boolean", "a: !!bool maybe", "'maybe' can't be read as bool"),
-    ("a tag that nobody knows", "a: !foo bar", "could not determine a constructor for the tag '!foo'"),
+    ("an unknown tag", "a: !foo bar", "could not determine a constructor for the tag '!foo'"),
     ("a zero byte", "a: \0", "control characters are not allowed"),
     ("UTF-16 without a mark", POD.encode("utf-16-le").decode("latin-1"), "control characters are not allowed"),
     ("twice", "a: 1\na: 2", "the key a stands twice"),
@@ -69,7 +69,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("text", "says"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
-def test_what_nobody_should_load_is_one_error_of_one_line(text: str, says: str) -> None:
+def test_what_should_not_be_loaded_is_one_error_of_one_line(text: str, says: str) -> None:
     (found,) = check([("x.yaml", text)])
     assert says in str(found) and "\n" not in str(found), found
 

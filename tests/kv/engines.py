@@ -2,7 +2,7 @@
 answers, and clients that go on where an answer broke.
 
 There is no lock server here: this process starts each engine and waits for its end before the next one wakes, so it is
-itself the proof. Whoever is next has started already and sleeps, as a standby does.
+itself the proof. The next engine has started already and sleeps, as a standby does.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Asked:
 
 
 class Undisturbed:
-    """What the model answers when nobody dies and nothing is shared: each token computed with a cache of its own."""
+    """What the model answers when no engine dies and nothing is shared: each token computed with a cache of its own."""
 
     def __init__(self) -> None:
         self._shape = parse((*ARGUMENTS, "--standalone")).shape

@@ -30,7 +30,7 @@ def answer(engine: Successor) -> tuple[list[int], dict[str, float]]:
 
 @filtered
 def disturb(house: House, token: int, how: Callable[[PoolMapping], None]) -> None:
-    """Between two engines: somebody else owns the pool for a moment."""
+    """Between two engines: another process owns the pool for a moment."""
     with GmsClient(house.run_dir, "host:0", "test", memory=open_memory("host:0")) as client:
         pool = client.pool("kv-0")
         there = until(lambda: pool.there, "it has been told of the pool")
@@ -152,7 +152,7 @@ def test_what_another_version_or_model_left_is_computed_again(
     assert page["vllm:prefix_cache_hits_total"] == 0 and "why:other_digest" in page
 
 
-def test_a_pool_whose_owner_lives_is_not_given_to_anybody(chain: Chain) -> None:
+def test_a_pool_whose_owner_lives_is_not_given_away(chain: Chain) -> None:
     chain.current = Successor(chain.house, 1)
     chain.current.wake(1)
     chain.next = Successor(chain.house, 2, arguments=("--wake-timeout-s", "1"))

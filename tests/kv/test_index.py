@@ -78,7 +78,7 @@ def test_what_has_finished_is_there_for_the_next_one_after_an_end_in_order(chain
         pool = Played()
         it = index(chain, pool)
         it.begin()
-        assert not cached(pool), "nobody has said that the ranks have their memory"
+        assert not cached(pool), "it wasn't said that the ranks have their memory"
         told(chain, token)
         it.begin()
         it.begin()
@@ -101,7 +101,7 @@ def test_what_has_finished_is_there_for_the_next_one_after_an_end_in_order(chain
 
 @pytest.mark.chaos
 @filtered
-def test_when_a_ranks_memory_is_another_or_was_somebody_elses_nothing_is_believed(chain: Chain) -> None:
+def test_when_a_ranks_memory_is_another_or_was_another_engines_nothing_is_believed(chain: Chain) -> None:
     new, same = ("kv-0 2", "kv-1 2"), None
     for token, pools, before, found in (
         (1, ("kv-0 1", "kv-1 1"), same, set()),

@@ -39,7 +39,7 @@ def test_what_was_published_is_read_by_the_next_one() -> None:
     assert successor.found() == ([Record(2, KEY, 32), Record(3, KEY_2, 64)], [])
 
 
-def test_a_block_that_is_handed_out_is_nobodys_any_more() -> None:
+def test_a_block_that_is_handed_out_is_not_found_any_more() -> None:
     table = made()
     table.publish(1, table.generation(1), KEY)
     table.invalidate(1)
@@ -193,7 +193,7 @@ def test_an_empty_table_is_new() -> None:
     words = memory()
     assert adopt(Table(words, BLOCKS), DIGEST).why is Why.NEW
     words = memory()
-    words[OWNER] = 7  # whoever claimed it died before there was a table
+    words[OWNER] = 7  # the process that claimed it died before there was a table
     assert adopt(Table(words, BLOCKS), DIGEST).why is Why.NEW
 
 

@@ -29,7 +29,7 @@ GARBAGE = b"garbage"
 
 
 class Violation(AssertionError):
-    """A block doesn't hold what somebody believes that it holds."""
+    """A block doesn't hold what an engine believes that it holds."""
 
 
 class Killed(BaseException):
@@ -68,7 +68,7 @@ class MortalWords:
         self.words[at] = value
 
     def die(self) -> None:
-        """The order in which the last stores reached the memory is anybody's guess. Complete records are not lost: what
+        """The order in which the last stores reached the memory can't be known. Complete records are not lost: what
         came before the last one's end is certain.
         """
         lost = [store for store in self._doubtful if self._rng.random() < 0.5]

@@ -5,7 +5,7 @@
     assert clients.broken() == []
 
 Each asks for one streamed answer after the other, at the pod's own address. The reference engine's answers are the same
-whoever makes them, so all of them have to be the first one, which was made while nothing happened. What this file may
+from each engine, so all of them have to be the first one, which was made while nothing happened. What this file may
 not do: hurt the pod, or ask again to hide an error.
 """
 

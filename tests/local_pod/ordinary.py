@@ -1,7 +1,7 @@
-"""local-pod as an ordinary user, whoever runs the tests.
+"""local-pod as an ordinary user, whichever user runs the tests.
 
 Root becomes user 2000, in a mount namespace of its own where the interpreter is bound to a place that this user may
-read: below /root nobody but root may. Anybody else stays who they are.
+read: below /root only root may. Any other user stays as it is.
 """
 
 import json

@@ -12,7 +12,7 @@ POD = (str(SHIPPED / "reference.yaml"), "--relist-s", "0.2", "--startup-period-s
 RUN_DIR = "/run/failover/pair"
 MAIN, WORKER = "engine_shim.shell.main_process", "reference_engine.worker"
 LOOK_EVERY_S = PATIENCE_S / 600
-"""A look is a start of Python in a container: whoever waits for minutes looks less often."""
+"""A look is a start of Python in a container: a test that waits for minutes looks less often."""
 SERVER = "--restart exit"
 """What a server's command line has behind its keeper."""
 
@@ -25,7 +25,7 @@ def lock(here: Place, container: str = "engine-b") -> dict[str, Any]:
 
 
 def whole(here: Place, holder: str = "", *, since: int = 0, container: str = "engine-b") -> dict[str, Any]:
-    """Waits until somebody serves and somebody else is ready to; since: by a later grant than that token."""
+    """Waits until one engine serves and the other is ready to; since: by a later grant than that token."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         seen = lock(here, container)

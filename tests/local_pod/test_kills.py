@@ -36,7 +36,7 @@ TWO_AT_ONCE, WITHIN_S = 0.25, 2.0
 LOCK_METRICS, ENGINES = 9400, {"a": 9000, "b": 9001}
 HELD, ACTIVE = 'failover_lock_state{state="HELD"}', 'failover_engine_state{state="Active"}'
 RUNS_AWAY = ("no process in", "doesn't run")
-"""What is said of somebody who is on his way back from an earlier death."""
+"""What is said of an engine that is on its way back from an earlier death."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Blow:
     @property
     def name(self) -> str:
         names = [victim.name for victim in self.victims]
-        return names[0] if len(names) == 1 else ("two at once" if names else "nobody yet")
+        return names[0] if len(names) == 1 else ("two at once" if names else "none yet")
 
 
 def test_a_hundred_deaths_and_every_byte_is_right(here: Place) -> None:

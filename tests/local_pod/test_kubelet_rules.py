@@ -41,13 +41,13 @@ def test_a_sidecar_holds_the_next_up_until_its_startup_probe_passes() -> None:
     assert [play.starts(name) for name in ("s", "t", "a")] == [[0], [3], [3]]
 
 
-def test_a_sidecar_without_a_startup_probe_holds_nobody_up() -> None:
+def test_a_sidecar_without_a_startup_probe_holds_no_container_up() -> None:
     play = Play([sidecar("s", starts_s=0.25), main("a")]).until(2)
     assert play.starts("a") == [0.25]
 
 
 def test_what_was_started_once_is_not_gone_through_again() -> None:
-    """A sidecar that dies is started by itself: the others aren't touched, and nobody waits for it."""
+    """A sidecar that dies is started by itself: the others aren't touched, and none waits for it."""
     first = sidecar("s", startup=probe(STARTUP, period_s=1, failure_threshold=60))
     play = Play([first, sidecar("t"), main("a")]).until(5).kill("s", 5.5).until(10)
     assert play.starts("s") == [0, 6]

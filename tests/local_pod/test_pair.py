@@ -50,7 +50,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
             whole(here)
             clients.answered_since(2)
 
-            # Whoever listens notices that its name has gone, and makes it again.
+            # The listener notices that its name has gone, and makes it again.
             sh(here, "engine-a", f"find {RUN_DIR} -type s -delete")
             seen = whole(here)
             clients.answered_since(2)
@@ -69,7 +69,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
         assert clients.broken() == []
         assert flips(here) == [True]
 
-        # The gateway's own connections end with it; whoever asks again is served.
+        # The gateway's own connections end with it; a client that asks again is served.
         kill_kept(here, "gateway")
         deadline = time.monotonic() + PATIENCE_S
         while (again := ask(here)).error:
@@ -120,7 +120,7 @@ def test_deletion_under_load_no_request_is_refused_within_the_sleep_and_streams_
             clients.answered_since(4)
             down = time.monotonic()
             process.terminate()  # as `kubectl delete pod` and `local-pod down`
-            # Services need some seconds to drop a pod; for so long everybody is served.
+            # Services need some seconds to drop a pod; for so long every client is served.
             while time.monotonic() < down + PRE_STOP_S - 1:
                 time.sleep(0.05)
         # A slow machine may bring a request so late that the engines have been told to end; never one that has begun.

@@ -30,7 +30,7 @@ def test_a_stopped_shim_leaves_its_engine_serving_until_liveness_ends_it(here: P
             here.say("kill", f"engine-{active}", "--signal", "STOP")
             ended = here.until_event("ended", container=f"engine-{active}")
             served = [answer for answer in clients.answers if answer.began > stopped and not answer.error]
-            assert served, "nobody was served while the shim stood still"
+            assert served, "no client was served while the shim stood still"
             whole(here, other(active), since=token, container=f"engine-{other(active)}")
             here.until_event("ready", 2)
             clients.answered_since(2)
@@ -40,7 +40,7 @@ def test_a_stopped_shim_leaves_its_engine_serving_until_liveness_ends_it(here: P
 
 
 @pytest.mark.parametrize("name", ["engine-a", "engine-b", "gms", "lockserver"])
-def test_kubelets_own_back_off_keeps_the_pod_from_ready_and_nobody_from_being_served(here: Place, name: str) -> None:
+def test_kubelets_own_back_off_keeps_the_pod_from_ready_and_no_client_from_being_served(here: Place, name: str) -> None:
     """Two deaths of a container's first process: back at once, and then after ten seconds."""
     with running(here, *POD, "--relist-s", "1"):
         whole(here)
@@ -76,7 +76,7 @@ def test_a_server_is_away_for_long_while_the_active_dies(here: Place, name: str)
         with asking(here) as clients:
             here.say("kill", name)  # for AWAY_S
             here.until_event("back_off", container=name)
-            clients.answered_since(2)  # whoever serves goes on
+            clients.answered_since(2)  # the engine that serves goes on
             here.say("kill", f"engine-{active}", "--inside", MAIN)
             here.until_event("started", 3, container=name)
             here.until_event("ready", 3)

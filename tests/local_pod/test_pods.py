@@ -304,7 +304,7 @@ def test_status_says_it_in_words_and_by_its_exit_code(here: Place) -> None:
             here.say("status", "--wait", "ready", "--timeout-s", "0.2")
 
 
-def test_whoever_waits_before_the_pod_runs_waits_for_it(here: Place) -> None:
+def test_a_caller_that_waits_before_the_pod_runs_waits_for_it(here: Place) -> None:
     with pytest.raises(Refused, match="no pod runs in") as refused:
         here.say("status", "--wait", "ready", "--timeout-s", "0.2")
     assert refused.value.code == 2
@@ -331,7 +331,7 @@ def test_exec_has_the_containers_environment_its_input_and_its_exit_code(here: P
             here.say("exec", "b", "--", "true")
 
 
-def test_a_command_ends_with_whoever_asked_for_it(here: Place) -> None:
+def test_a_command_ends_with_the_caller_that_asked_for_it(here: Place) -> None:
     with running(here, pod(here, shell("a", FOREVER)), *QUICK):
         asked = subprocess.Popen(here.command("exec", "a", "--", "sleep", "54321"), cwd="/")
         deadline = time.monotonic() + PATIENCE_S
@@ -391,7 +391,7 @@ def test_nothing_of_a_pod_outlives_local_pod(here: Place, number: signal.Signals
         pass
 
 
-def test_a_second_ctrl_c_waits_for_nobody(here: Place) -> None:
+def test_a_second_ctrl_c_waits_for_no_pod(here: Place) -> None:
     deaf = shell("a", "trap '' TERM; while :; do sleep 1; done")
     with running(here, pod(here, deaf, terminationGracePeriodSeconds=600), *QUICK) as process:
         process.send_signal(signal.SIGINT)

@@ -29,7 +29,7 @@ def test_kill_9_of_the_active_in_its_container_and_each_answer_goes_on(here: Pla
 
     model = tiny_model.make(here.directory / "model")
     for path in (model, *model.iterdir()):
-        path.chmod(path.stat().st_mode | 0o055)  # whoever runs the pod reads it
+        path.chmod(path.stat().st_mode | 0o055)  # the user that runs the pod reads it
     manifest = with_overlay(here.directory / "pod.yaml", SHIPPED / "one-gpu.yaml", OVERLAY.read_text())
     pod = (str(manifest), "--volume", f"models={model}")
     with running(here, *pod, "--relist-s", "0.2", "--startup-period-s", "0.2"):

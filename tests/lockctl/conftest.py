@@ -1,4 +1,4 @@
-"""A run directory on tmpfs where there is one, and everybody in it gone at the end."""
+"""A run directory on tmpfs where there is one, and every process in it gone at the end."""
 
 import contextlib
 from collections.abc import Iterator

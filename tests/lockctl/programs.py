@@ -22,7 +22,7 @@ STAY = ("sh", "-c", "echo started $$; exec sleep 1000")
 
 
 class House:
-    """A run directory and everybody who has to do with it."""
+    """A run directory and all processes that have to do with it."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir

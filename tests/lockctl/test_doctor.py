@@ -137,14 +137,14 @@ def test_it_finds_what_was_left_lying_about(house: House) -> None:
     assert house.ask("doctor")[1].count("->") >= 2
 
 
-def test_permissions_that_let_anybody_in_fail(house: House) -> None:
+def test_permissions_that_let_any_user_in_fail(house: House) -> None:
     house.serve()
     house.run_dir.chmod(0o777)
     code, checks = checked(house)
     assert code == 1
     assert about(checks, "directory")[0]["do"] == f"chmod 700 {house.run_dir}"
     house.run_dir.chmod(0o1777)
-    assert "a directory of its own" in about(checked(house)[1], "directory")[0]["do"], "nobody is told to chmod /tmp"
+    assert "a directory of its own" in about(checked(house)[1], "directory")[0]["do"], "no person is told to chmod /tmp"
 
 
 @pytest.mark.root

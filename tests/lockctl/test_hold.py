@@ -426,7 +426,7 @@ def test_a_need_that_can_never_be_met_is_69(house: House, devices: Path) -> None
 
 
 @pytest.mark.slow
-def test_memory_that_somebody_has_is_waited_for_and_named(house: House, devices: Path) -> None:
+def test_memory_that_a_process_has_is_waited_for_and_named(house: House, devices: Path) -> None:
     script = (
         "import fcntl, os, struct, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
         "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 32 << 20, 0)); "

@@ -93,7 +93,7 @@ def test_ctrl_c_ends_a_ping(house: House) -> None:
     assert "0% lost" in ping.out.rest()
 
 
-def test_ping_is_2_when_nobody_answers_or_the_server_goes(house: House) -> None:
+def test_ping_is_2_when_no_server_answers_or_the_server_goes(house: House) -> None:
     assert house.ask("ping")[0] == 2
     server = house.serve()
     ping = house.lockctl("ping", "--count", "2", "--interval", "1000")

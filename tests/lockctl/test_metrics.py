@@ -150,7 +150,7 @@ def test_the_holder_that_a_new_server_finds_was_granted_by_another(metrics: Metr
     assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (0, 0)
 
 
-def test_a_holder_that_comes_back_was_fenced_and_nobody_was_granted(metrics: Metrics) -> None:
+def test_a_holder_that_comes_back_was_fenced_and_no_waiter_was_granted(metrics: Metrics) -> None:
     for status in (HELD, FENCING, HELD):
         metrics.observe(status)
     seen = seen_in(metrics)
@@ -158,7 +158,7 @@ def test_a_holder_that_comes_back_was_fenced_and_nobody_was_granted(metrics: Met
     assert seen["failover_lock_fencing_duration_seconds_count"] == 0
 
 
-def test_where_nobody_waits_the_time_ends_with_the_proof(metrics: Metrics, clock: Clock) -> None:
+def test_where_no_engine_waits_the_time_ends_with_the_proof(metrics: Metrics, clock: Clock) -> None:
     for status, seconds in ((HELD, 1), (FENCING, 0.5), (FREE, 3600), (granted(8), 1)):
         metrics.observe(status)
         clock.now += seconds
@@ -199,4 +199,4 @@ def test_a_taken_address_ends_the_server_with_a_sentence(house: House) -> None:
     said = server.err.rest()
     assert f"lockserver: can't listen on {where} for metrics: Address already in use by process {os.getpid()} (" in said
     assert said.rstrip().endswith("; give another --metrics")
-    assert " ready " not in said, "nobody is told that it is ready before all of it is"
+    assert " ready " not in said, "it isn't said that it is ready before all of it is"

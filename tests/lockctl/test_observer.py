@@ -182,7 +182,7 @@ def test_the_servers_no_is_a_refusal_with_its_words(
         observer.ask(m.Ping(), m.Pong)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(
+def test_descriptors_that_were_not_asked_for_are_closed(
     impostor: Callable[[Callable[[socket.socket], None]], Path],
 ) -> None:
     reading, writing = os.pipe()
@@ -193,6 +193,6 @@ def test_descriptors_that_nobody_asked_for_are_closed(
 
     with Observer(impostor(gift)) as observer:
         assert observer.ask(m.Ping(), m.Pong).server_incarnation == "x"
-        assert select.select([reading], [], [], DEADLINE_S)[0], "somebody still has the other end"
+        assert select.select([reading], [], [], DEADLINE_S)[0], "the other end is still open"
         assert os.read(reading, 1) == b""
     os.close(reading)

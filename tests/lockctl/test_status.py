@@ -61,7 +61,7 @@ def test_recovering_is_3(house: House) -> None:
     assert "waits for\n  - " in out
 
 
-def test_free_is_1_and_nobody_is_the_holder(house: House) -> None:
+def test_free_is_1_and_there_is_no_holder(house: House) -> None:
     house.serve()
     house.until(lambda status: status.state == "FREE", "free")
     code, out, _ = house.ask("status", "--json")

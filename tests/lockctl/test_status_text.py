@@ -58,7 +58,7 @@ def test_who_serves_who_waits_and_nothing_to_do() -> None:
     assert "what to do" not in said
 
 
-def test_alarms_come_before_everybody_and_with_what_to_do() -> None:
+def test_alarms_come_before_every_engine_and_with_what_to_do() -> None:
     alarm = "holder.json can't be written (No space left on device): no engine is granted"
     said = text(msgspec.structs.replace(HELD, alarms=[alarm]))
     assert said.index(f"ALARM  {alarm}") < said.index("serves")
@@ -113,7 +113,7 @@ def test_memory_that_is_unverified_is_explained_also_where_there_is_a_reader(tmp
         assert memory.found.startswith(f"unverified: {said}") and do in memory.do
 
 
-def test_a_holder_without_anybody_to_take_over_is_pointed_at() -> None:
+def test_a_holder_without_a_successor_is_pointed_at() -> None:
     for waiters in ([], [msgspec.structs.replace(WAITER, ready=False)]):
         assert "no engine is ready to take over yet: if it" in text(msgspec.structs.replace(HELD, waiters=waiters))
 
@@ -145,7 +145,7 @@ def test_every_advice_is_for_words_that_the_server_says() -> None:
     source = "".join(path.read_text() for path in files if path.name != "advice.py")
     assert OVERDUE in source
     for words, advice in TO_DO:
-        assert words in source, f"nobody says {words!r} any more; so nobody is told: {advice}"
+        assert words in source, f"the server says {words!r} no more; so no person is told: {advice}"
 
 
 def test_colours_only_when_asked_for() -> None:
@@ -162,7 +162,7 @@ def test_a_change_is_one_line() -> None:
 
 
 def test_waiting_is_said_to_those_who_are_in_the_queue() -> None:
-    assert status_text.waiting_line(HELD, "nobody") == ""
+    assert status_text.waiting_line(HELD, "unknown") == ""
     assert status_text.waiting_line(HELD, WAITER.incarnation) == (
         "engine-a holds the lock (process 11, token 7, granted 2026-11-20T02:56:48.000Z); we are next"
     )

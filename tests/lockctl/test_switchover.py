@@ -17,7 +17,7 @@ def engine(house: House, engine_id: str, kind: str = "obedient") -> Program:
             s.state == "HELD"
             and engine_id in [*(w.engine_id for w in s.waiters), s.holder.engine_id if s.holder else ""]
         ),
-        f"{engine_id} has asked, and somebody holds",
+        f"{engine_id} has asked, and an engine holds",
     )
     return program
 

@@ -42,7 +42,7 @@ class Disk(Enum):
     FAILS = "fails"
     SLOW = "answers when the test says so"
     CRASH_BEFORE = "the server dies as it begins to write"
-    CRASH_AFTER = "the server dies when it has written, and has told nobody"
+    CRASH_AFTER = "the server dies when it has written, and has told no client"
 
 
 class ServerDied(Exception):
@@ -349,7 +349,7 @@ class Harness:
         )
 
     def dies(self, *processes: Process) -> None:
-        """It is dead, and nobody has noticed."""
+        """It is dead, and that went unnoticed."""
         for process in processes:
             process.alive = False
 
@@ -536,7 +536,7 @@ class Harness:
     def _unlink(self, effect: e.Unlink, pending: deque[e.Event]) -> None:
         if not self.allows_two:
             name = effect.incarnation
-            assert not self.life_held(name), f"{name} is unlinked while somebody holds its life lock"
+            assert not self.life_held(name), f"{name} is unlinked while its life lock is held"
         self.probes.discard(effect.incarnation)
         self.life.discard(effect.incarnation)
 
@@ -566,7 +566,7 @@ class Harness:
         for name in ("the path", *effect.devices):
             copies = self.named.setdefault(name, set())
             if any(process.alive for process in copies - {self.server}) and self.server not in copies:
-                missing.append((name, "somebody"))
+                missing.append((name, "another process"))
             else:
                 copies.add(self.server)
         pending.append(e.NamesTaken(tuple(missing)))

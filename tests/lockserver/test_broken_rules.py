@@ -20,7 +20,7 @@ def a_token_falls(machine: Machine) -> None:
     machine.succession.newest_token -= 1
 
 
-def nobody_watches_the_holder(machine: Machine) -> None:
+def the_holder_is_not_watched(machine: Machine) -> None:
     assert machine.active.holder is not None
     del machine.evidence.incarnations.known[machine.active.holder.name]
 
@@ -70,7 +70,7 @@ class Broken:
     "spoil",
     [
         a_token_falls,
-        nobody_watches_the_holder,
+        the_holder_is_not_watched,
         its_phase_is_wrong,
         its_holder_waits,
         a_transition_is_wrong,
@@ -86,7 +86,7 @@ def test_a_broken_rule_is_an_alarm_that_can_be_reported(spoil: Callable[[Machine
     assert any(isinstance(effect, e.Note) and effect.alarm for effect in broken.effects)
 
 
-def test_nobody_is_granted_any_more() -> None:
+def test_no_waiter_is_granted_any_more() -> None:
     broken = Broken(a_token_falls)
     holder, harness = broken.machine.active.holder, broken.harness
     assert holder is not None and holder.main is not None and holder.main.process is not None
@@ -118,7 +118,7 @@ def test_a_grant_that_is_being_written_when_a_rule_breaks_is_taken_back() -> Non
     assert [each.record.active for each in effects if isinstance(each, e.Persist)] == [None]
 
 
-def test_the_holder_serves_on_and_everybody_is_answered() -> None:
+def test_the_holder_serves_on_and_every_client_is_answered() -> None:
     broken = Broken(a_token_falls)
     assert broken.machine.active.phase is Phase.HELD
     effects = broken.feed(e.Received(broken.observer, m.AskStatus()))

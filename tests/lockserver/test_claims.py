@@ -101,14 +101,14 @@ def let_in(verdict: Admitted | TurnedAway) -> Admitted:
     return verdict
 
 
-def test_nobody_comes_in_without_a_life_lock() -> None:
+def test_no_process_comes_in_without_a_life_lock() -> None:
     entrance = Entrance()
     assert "you have no lock on it" in why(entrance.register(life_held=False))
     assert "you have no lock on it" in why(entrance.join(life_held=False))
     assert not entrance.incarnations.known
 
 
-def test_nobody_joins_those_who_are_condemned() -> None:
+def test_no_process_joins_what_is_condemned() -> None:
     entrance = Entrance()
     who = let_in(entrance.register()).who
     entrance.incarnations.lose(who, Stage.LOST)
@@ -274,7 +274,7 @@ def test_against_a_file_the_newer_token_counts(token: int) -> None:
 
 
 @pytest.mark.parametrize(("newest", "believed"), [(6, True), (7, False), (8, False)])
-def test_where_nobody_holds_a_claim_must_be_newer_than_all_that_was_granted(newest: int, believed: bool) -> None:
+def test_where_no_engine_holds_a_claim_must_be_newer_than_all_that_was_granted(newest: int, believed: bool) -> None:
     entrance = Entrance()
     verdict = entrance.register(active=7, newest=newest)
     assert isinstance(verdict, Admitted) is believed
@@ -282,13 +282,13 @@ def test_where_nobody_holds_a_claim_must_be_newer_than_all_that_was_granted(newe
         assert why(verdict) == "token 7 has ended: its holder was taken for gone"
 
 
-def test_where_somebody_unknown_may_hold_a_claim_is_believed() -> None:
+def test_where_an_unknown_engine_may_hold_a_claim_is_believed() -> None:
     entrance = Entrance()
     entrance.active.suspect(UNNAMED)
     assert entrance.active.held_by(let_in(entrance.register(active=7, newest=9)).who)
 
 
-def test_a_permit_is_claimed_only_where_nobody_has_it() -> None:
+def test_a_permit_is_claimed_only_where_no_engine_has_it() -> None:
     entrance = Entrance()
     a = let_in(entrance.register(init=0)).who
     assert entrance.permit.held_by(a)

@@ -76,7 +76,7 @@ class Client:
         return self.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=token))
 
     def knock_in_vain_until(self, until: float, *, same: bool = True, there: c.There | None = None) -> float | None:
-        """Nobody opens. Returns when it gave up, if it did."""
+        """No server opens. Returns when it gave up, if it did."""
         while not self.lost:
             if self.of(c.Connect):
                 self.tell(c.Disconnected(where(same) if there is None else there))
@@ -107,7 +107,7 @@ def client() -> Iterator[Client]:
     yield Client()
 
 
-# -- rule 1: nothing before Granted, nobody before Welcome ---------------------------------------------------------
+# -- rule 1: nothing before Granted, no process before Welcome -----------------------------------------------------
 
 
 def test_it_knocks_at_once(client: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_main_process_registers_and_another_process_joins() -> None:
         )
 
 
-def test_nobody_counts_before_the_welcome(client: Client) -> None:
+def test_no_process_counts_before_the_welcome(client: Client) -> None:
     client.tell(c.Tick()).tell(c.Connected((1, 2)))
     assert not client.of(c.Joined)
     assert client.welcome().of(c.Joined)
@@ -164,7 +164,7 @@ def test_the_lock_is_got_with_a_welcome_that_says_so(client: Client) -> None:
     assert not any(isinstance(message, m.Acquire) for message in client.said)
 
 
-def test_a_grant_that_nobody_wanted_is_not_taken(client: Client) -> None:
+def test_a_grant_that_was_not_wanted_is_not_taken(client: Client) -> None:
     assert not client.come_in().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
 
 
@@ -191,7 +191,7 @@ def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_th
     assert client.said == [m.Vouch(child=3, pid=77), m.Serving(url="unix:x")] and not client.lost
 
 
-def test_a_child_that_has_ended_counts_for_whoever_waits_and_is_not_told_of_again(client: Client) -> None:
+def test_a_child_that_has_ended_counts_for_a_waiter_and_is_not_told_of_again(client: Client) -> None:
     client.holder(7).tell(c.VouchFor(3, 77)).tell(c.VouchFor(4, 78))
     assert client.of(c.WatchChild) == [c.WatchChild(4)] and client.said == [m.Vouch(child=4, pid=78)]
     assert client.tell(c.ChildEnded(3)).of(c.ChildCounts) == [c.ChildCounts(3)]
@@ -388,7 +388,7 @@ def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_
     assert ended is not None and ended <= SETTLE_S
 
 
-def test_a_holder_that_knocks_at_another_server_which_never_answers_ends_before_anybody_is_granted_there(
+def test_a_holder_that_knocks_at_another_server_which_never_answers_ends_before_a_waiter_is_granted_there(
     client: Client,
 ) -> None:
     client.holder().away().until_it_knocks()
@@ -396,7 +396,7 @@ def test_a_holder_that_knocks_at_another_server_which_never_answers_ends_before_
     assert not client.advance(SETTLE_S / 2).lost and client.advance(SETTLE_S / 2).lost
 
 
-def test_where_nobody_serves_nobody_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
+def test_where_no_server_runs_no_waiter_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
     client.holder().away(same=False)
     assert client.knock_in_vain_until(100.0, there=c.There.NO_SERVER) is None
     client.tell(c.Disconnected(c.There.ANOTHER))  # there is a server now, and it doesn't open
@@ -412,9 +412,7 @@ def test_a_holder_whose_path_leads_elsewhere_goes_there_at_once(client: Client) 
     client.holder()
     client.now = 50.0
     client.tell(c.PathSeen(elsewhere=True))
-    assert {c.HangUp, c.Connect} <= {type(effect) for effect in client.effects}, (
-        "whoever serves there has to hear of it"
-    )
+    assert {c.HangUp, c.Connect} <= {type(effect) for effect in client.effects}, "the server there has to hear of it"
     (hello,) = client.tell(c.Connected((1, 2), True, c.There.ANOTHER)).said
     assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7}
     assert not client.welcome(server="s2", holds={ACTIVE: 7}).lost
@@ -425,7 +423,7 @@ def test_a_path_that_leads_where_it_did_changes_nothing(client: Client) -> None:
     assert not client.away().tell(c.PathSeen(elsewhere=True)).of(c.HangUp), "there is no connection to end"
 
 
-def test_a_holder_that_isnt_heard_where_its_path_leads_ends_before_anybody_is_granted_there(client: Client) -> None:
+def test_a_holder_that_isnt_heard_where_its_path_leads_ends_before_a_waiter_is_granted_there(client: Client) -> None:
     client.holder().tell(c.PathSeen(elsewhere=True))
     assert not client.advance(SETTLE_S / 2).lost and client.advance(SETTLE_S / 2).lost
 
@@ -603,7 +601,7 @@ def test_a_permit_that_was_granted_before_its_withdrawal_is_not_taken_for_the_ne
     assert client.hear(m.Granted(lock=INIT, token=0)).of(c.Got)
 
 
-def test_a_permit_that_comes_though_nobody_asks_is_given_back(client: Client) -> None:
+def test_a_permit_that_comes_unasked_is_given_back(client: Client) -> None:
     client.come_in().tell(c.Want(INIT)).tell(c.Withdraw(INIT)).hear(m.Withdrawn(lock=INIT, number=1))
     assert client.hear(m.Granted(lock=INIT, token=0)).said == [m.Release()]
 

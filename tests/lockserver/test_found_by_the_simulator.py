@@ -67,7 +67,7 @@ def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
     assert sent.index((1, "Keep")) < sent.index((2, "Welcome"))
 
 
-def test_who_claims_what_has_ended_is_followed_in_by_nobody() -> None:
+def test_no_process_follows_in_a_claimant_of_what_has_ended() -> None:
     told = Told(free(token=10))
     told.registers(1, {ACTIVE: 5})
     assert told.said(1) == ["Refused"]

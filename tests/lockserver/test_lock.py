@@ -19,7 +19,7 @@ FREE, IN_DOUBT, GRANTING, HELD, FENCING = Phase
 
 
 def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
-    """Brought there by transitions; where somebody holds it, that is `a` with token 7."""
+    """Brought there by transitions; where an engine holds it, that is `a` with token 7."""
     lock, a = lock or Lock(ACTIVE), incarnation()
     if phase is IN_DOUBT:
         lock.found(incarnation(stage=Stage.AWAITED), TENURE, DOUBT)
@@ -89,7 +89,7 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
     assert lock.recorded_by is None  # only a waiter had told of it: its processes aren't on disk
 
 
-def test_nobody_is_told_before_the_grant_is_on_disk() -> None:
+def test_no_engine_is_told_before_the_grant_is_on_disk() -> None:
     lock = in_phase(GRANTING)
     with pytest.raises(WrongTransition, match="before it is on disk"):
         lock.token_on_disk(on_disk=3)  # not told yet
@@ -99,7 +99,7 @@ def test_nobody_is_told_before_the_grant_is_on_disk() -> None:
     assert lock.token_on_disk(on_disk=3) == 7
 
 
-def test_whoever_has_been_told_has_no_place_in_the_queue_any_more() -> None:
+def test_an_engine_that_has_been_told_has_no_place_in_the_queue_any_more() -> None:
     assert in_phase(HELD).waiter is None
 
 
@@ -131,7 +131,7 @@ def test_the_doubt_of_a_new_server_outlives_the_loss_of_its_holder() -> None:
     assert lock.doubt is DOUBT
 
 
-def test_whoever_is_back_is_in_no_doubt_and_not_fenced() -> None:
+def test_a_holder_that_is_back_is_in_no_doubt_and_not_fenced() -> None:
     lock = in_phase(FENCING)
     lock.come_back()
     assert (lock.doubt, lock.fencing_since, lock.token) == (None, 0.0, 7)
@@ -158,7 +158,7 @@ def test_a_holder_that_was_heard_of_is_not_in_the_file() -> None:
     assert lock.recorded_by is None  # nothing is known of its processes yet
 
 
-def test_somebody_unnamed_is_in_doubt_only_where_no_file_names_a_holder() -> None:
+def test_an_unnamed_holder_is_in_doubt_only_where_no_file_names_a_holder() -> None:
     lock = in_phase(FREE)
     assert not lock.unnamed and not in_phase(IN_DOUBT).unnamed
     lock.suspect(UNNAMED)
@@ -174,7 +174,7 @@ def test_a_released_lock_keeps_only_the_doubt_that_remains() -> None:
     assert lock.holder is None and lock.endpoint is None and lock.doubt is UNNAMED and lock.fencing_since == 0.0
 
 
-def test_nobody_is_proven_gone_where_nobody_is_known_to_hold() -> None:
+def test_no_engine_is_proven_gone_where_none_is_known_to_hold() -> None:
     lock = Lock(ACTIVE)
     lock.suspect(UNNAMED)
     with pytest.raises(WrongTransition, match="no engine holds it"):
@@ -218,7 +218,7 @@ def test_a_holder_that_will_not_come_back_is_not_awaited() -> None:
     assert lock.state(0.0, wanted=False) is State.FENCING
 
 
-def test_the_lock_is_held_by_whoever_knows_it() -> None:
+def test_the_lock_is_held_by_the_engine_that_knows_it() -> None:
     for phase in Phase:
         lock = in_phase(phase)
         assert lock.held_by(lock.holder) is (phase is HELD)
@@ -306,7 +306,7 @@ def test_a_token_that_falls_is_seen() -> None:
     assert "tokens only grow, and 8 came after 9" in parts.broken
 
 
-def test_a_holder_with_a_token_that_nobody_granted_is_seen() -> None:
+def test_a_holder_with_a_token_that_was_never_granted_is_seen() -> None:
     parts = Parts()
     parts.succession.active.token = 8
     assert "newer than the newest" in parts.broken
@@ -320,7 +320,7 @@ def test_both_locks_are_looked_at(which: int) -> None:
     assert parts.broken.startswith(f"{lock.name}: ")
 
 
-def test_a_holder_whose_processes_nobody_watches_is_seen() -> None:
+def test_a_holder_whose_processes_are_not_watched_is_seen() -> None:
     parts = Parts()
     del parts.incarnations.known[parts.a.name]
     assert "its processes aren't watched" in parts.broken

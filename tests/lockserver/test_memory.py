@@ -78,7 +78,7 @@ def device(devices: Path) -> Iterator[Device]:
 # -- the ledger ----------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_nobody_uses_is_free(device: Device) -> None:
+def test_a_device_that_no_process_uses_is_free(device: Device) -> None:
     assert host_usage.read_device(device.path) == (CAPACITY, CAPACITY)
 
 
@@ -114,7 +114,7 @@ def test_a_lock_on_everything_leaves_nothing(device: Device) -> None:
 
 
 def test_ranges_that_read_locks_share_are_counted_once(device: Device) -> None:
-    """No allocation overlaps another; but whoever looks with read locks must not make the figures wrong."""
+    """No allocation overlaps another; but a look with read locks must not make the figures wrong."""
     device.allocate(0, 10 * PAGE, kind=fcntl.F_RDLCK)
     device.allocate(5 * PAGE, 10 * PAGE, kind=fcntl.F_RDLCK)
     device.allocate(5 * PAGE, 2 * PAGE, kind=fcntl.F_RDLCK)
@@ -292,7 +292,7 @@ def test_a_driver_that_does_not_work_is_no_reader_and_the_way_out_is_named(
         reader("nvml", tmp_path)
 
 
-def test_auto_is_nvml_where_it_works_and_nobody_where_it_does_not(
+def test_auto_is_nvml_where_it_works_and_none_where_it_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}))
@@ -304,7 +304,7 @@ def test_auto_is_nvml_where_it_works_and_nobody_where_it_does_not(
     assert reader("auto", tmp_path)[0] is None
 
 
-def test_auto_is_nobody_where_the_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_is_none_where_the_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_nvml(monkeypatch, FakeNvml({}))
     assert reader("auto", tmp_path)[0] is None
 

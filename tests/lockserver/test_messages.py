@@ -1,4 +1,4 @@
-"""The decoder at the door: what names a file is checked before anybody makes a path of it, and a newer peer's extra
+"""The decoder at the door: what names a file is checked before a path is made of it, and a newer peer's extra
 fields are no reason to hang up."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Readings of free memory, and the names that nobody else may have (rules 3 and 9 of `machine.py`)."""
+"""Readings of free memory, and the names that no other server may have (rules 3 and 9 of `machine.py`)."""
 
 import pytest
 
@@ -34,7 +34,7 @@ class Reader(Turns):
 def test_a_reading_counts_in_its_own_turn_only() -> None:
     reader = Reader()
     reader.memory.came(reading(80))
-    assert not reader.memory.fits({"gpu": 1}), "nobody has asked for it"
+    assert not reader.memory.fits({"gpu": 1}), "it wasn't asked for"
     reader.memory.ask()
     reader.memory.came(reading(80))
     assert reader.memory.fits({"gpu": 80}) and not reader.memory.fits({"gpu": 81})
@@ -104,7 +104,7 @@ class Names(Turns):
 TAKEN = ("the path", "process 5")
 
 
-def test_nobody_is_granted_before_the_names_are_taken() -> None:
+def test_no_waiter_is_granted_before_the_names_are_taken() -> None:
     names = Names()
     assert not names.has("gpu") and names.asked(TakeNames) == [TakeNames(("gpu",))]
     assert not names.has("gpu") and len(names.asked(TakeNames)) == 1, "asked once"
@@ -121,7 +121,7 @@ def test_each_device_has_a_name_of_its_own() -> None:
     assert names.has("gpu0", "gpu1")
 
 
-def test_what_somebody_else_has_is_asked_for_again_and_said() -> None:
+def test_what_another_process_has_is_asked_for_again_and_said() -> None:
     names = Names()
     names.has()
     names.take(TAKEN)
@@ -151,10 +151,10 @@ def test_who_has_lost_the_names_may_be_dying_for_a_settling_time(quietly: bool) 
     assert names.has() and not names.exclusion.settles(names.now)
     names.has("gpu")
     names.take()
-    assert names.has("gpu"), "nobody had this one"
+    assert names.has("gpu"), "no process had this one"
 
 
-def test_a_server_that_could_not_take_them_waits_for_nobody() -> None:
+def test_a_server_that_could_not_take_them_waits_for_no_process() -> None:
     names = Names()
     names.exclusion.begin()
     names.exclusion.taken(NamesTaken((TAKEN,), others=False))
@@ -163,7 +163,7 @@ def test_a_server_that_could_not_take_them_waits_for_nobody() -> None:
     assert names.has()
 
 
-def test_after_a_holder_that_was_seen_to_end_nobody_is_waited_for() -> None:
+def test_after_a_holder_that_was_seen_to_end_no_process_is_waited_for() -> None:
     names = Names()
     names.exclusion.begin()
     names.take(TAKEN)
@@ -173,7 +173,7 @@ def test_after_a_holder_that_was_seen_to_end_nobody_is_waited_for() -> None:
     assert names.has()
 
 
-def test_who_has_the_names_after_the_holder_has_ended_is_somebody_else() -> None:
+def test_who_has_the_names_after_the_holder_has_ended_is_another_process() -> None:
     names = Names()
     names.exclusion.begin()
     names.take(TAKEN)

@@ -1,4 +1,4 @@
-"""Does nobody hold, where no file says so? Each verdict, and the sentence that is printed of it."""
+"""Is it so that no engine holds, where no file says so? Each verdict, and the sentence that is printed of it."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from tests.lockserver.parts import UNNAMED
 ORDINARY = Flags()
 PRESUME_DEAD = Flags(presume_dead=True)
 UNPROVEN = Flags(grant_unproven=True)
-NOBODY = StrangersProbed((), ())
-KNOWN = Unnamed(strangers=NOBODY, others_awaited=(), let_go_lately=False, memory_is_free=False, over=False)
+NONE = StrangersProbed((), ())
+KNOWN = Unnamed(strangers=NONE, others_awaited=(), let_go_lately=False, memory_is_free=False, over=False)
 AWAITED = "no holder file: an unknown holder may come back"
 
 
@@ -44,7 +44,7 @@ AWAITED = "no holder file: an unknown holder may come back"
     ],
     ids=["time is left", "not asked", "a stranger", "unreadable", "awaited", "lately", "memory", "over"],
 )
-def test_what_is_said_of_somebody_unknown(known: Unnamed, said: str) -> None:
+def test_what_is_said_of_an_unknown_holder(known: Unnamed, said: str) -> None:
     verdict = nobody_holds(UNNAMED.found, known, ORDINARY)
     assert str(verdict) == said and not verdict.alarm.startswith("holder.json")
 
@@ -56,7 +56,7 @@ def test_a_stranger_who_does_not_come_is_an_alarm_once_the_time_is_over() -> Non
     assert alarm == "a life lock is held by a process that doesn't come: c.1, d.2, e.3"
 
 
-def test_whoever_lives_and_does_not_come_is_an_alarm_once_the_time_is_over() -> None:
+def test_what_lives_and_does_not_come_is_an_alarm_once_the_time_is_over() -> None:
     awaited = replace(KNOWN, others_awaited=("a process of c is alive", "a process of d is alive"))
     assert not nobody_holds(Found.NOTHING, awaited, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(awaited, over=True), ORDINARY).alarm

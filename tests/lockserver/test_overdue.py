@@ -56,7 +56,7 @@ def test_a_connection_that_ended_is_one_and_ends_when_the_holder_is_back() -> No
     assert harness.state == "HELD" and not harness.alarms
 
 
-def test_whoever_has_the_life_lock_is_named() -> None:
+def test_the_process_that_has_the_life_lock_is_named() -> None:
     harness = settled(window_s=WINDOW_S)
     a = harness.holder("a")
     harness.waiter("b")

@@ -99,14 +99,14 @@ def test_a_person_finds_the_holder_and_since_when_in_the_file() -> None:
     assert processes["boot_id"] == REAL.processes.boot_id
 
 
-@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "nobody"])
+@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "none"])
 def test_no_truncation_is_read(written: Record) -> None:
     data = encode(written)
     for length in range(len(data)):
         assert readable(data[:length]) is None, f"{length} of {len(data)} bytes were read"
 
 
-@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "nobody"])
+@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "none"])
 def test_every_flipped_bit_is_refused_or_changes_nothing(written: Record) -> None:
     data = encode(written)
     for at in range(len(data)):
@@ -167,8 +167,8 @@ def test_a_holder_of_whom_too_little_is_known_is_refused(missing: str) -> None:
 
 
 def test_a_holder_of_whom_only_a_waiter_has_told_can_be_read() -> None:
-    nobody = msgspec.to_builtins(Processes("b", [Known("engine-a", "0123abcd", [])]))
-    holder = decode(signed(processes=nobody, permits={})).holder
+    processes = msgspec.to_builtins(Processes("b", [Known("engine-a", "0123abcd", [])]))
+    holder = decode(signed(processes=processes, permits={})).holder
     assert holder is not None and holder.members == []
 
 

@@ -26,7 +26,7 @@ def held(
     memory: dict[str, tuple[int, int]] | None = None,
     **config: object,
 ) -> tuple[Harness, Engine]:
-    """A server, a holder, and nobody else."""
+    """A server, a holder, and no more."""
     harness = Harness(kernel, memory=memory, **config).start()
     return harness, harness.holder("a", children=children)
 
@@ -65,7 +65,7 @@ def test_after_another_boot_the_disk_knows_it_and_only_then_the_life_file_goes()
     assert a.name not in harness.life
 
 
-def test_nobody_joins_a_tree_of_another_boot() -> None:
+def test_no_process_joins_a_tree_of_another_boot() -> None:
     harness, a = held()
     harness.dies(a.main)
     late = a.fork()
@@ -136,7 +136,7 @@ def test_a_reaped_process_is_recognised_by_its_inode() -> None:
     assert b.holds
 
 
-def test_a_pidfd_of_somebody_else_proves_nothing() -> None:
+def test_a_pidfd_of_another_process_proves_nothing() -> None:
     harness, a = held()
     b = harness.waiter("b")
     harness.restart()
@@ -231,7 +231,7 @@ def test_numbers_of_another_pid_namespace_tell_nothing() -> None:
     assert not b.holds and "--grant-unproven" in harness.alarms
 
 
-def test_whoever_lives_is_watched_from_the_start_though_it_does_not_come_back() -> None:
+def test_a_process_that_lives_is_watched_from_the_start_though_it_does_not_come_back() -> None:
     harness, a = seen()
     harness.restart()
     b = harness.waiter("b")
@@ -280,7 +280,7 @@ def test_free_memory_proves_nothing_to_a_waiter_that_needs_none() -> None:
 
 
 @every_kernel
-def test_without_proof_the_window_is_waited_out_and_then_by_default_somebody_is_called(kernel: Kernel) -> None:
+def test_without_proof_the_window_is_waited_out_and_then_by_default_a_person_is_called(kernel: Kernel) -> None:
     harness, a = held(kernel)
     harness.dies(*a.processes)
     harness.restart()
@@ -356,7 +356,7 @@ def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> No
 
 
 @every_kernel
-def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> None:
+def test_a_holder_that_comes_back_goes_on_unnoticed(kernel: Kernel) -> None:
     harness, a = held(kernel, children=2)
     b = harness.waiter("b")
     token, before = a.token, harness.status.holder
@@ -395,7 +395,7 @@ def test_two_hundred_restarts_leave_the_holder_its_lock_and_its_token(kernel: Ke
 
 @pytest.mark.parametrize("grant_unproven", [False, True])
 @every_kernel
-def test_the_window_over_and_the_life_lock_still_held_nobody_is_ever_granted(
+def test_the_window_over_and_the_life_lock_still_held_no_waiter_is_ever_granted(
     kernel: Kernel, grant_unproven: bool
 ) -> None:
     harness, a = held(kernel, grant_unproven=grant_unproven)
@@ -520,7 +520,7 @@ def test_a_claim_with_an_older_token_than_the_files_is_refused(kernel: Kernel) -
 
 
 @every_kernel
-def test_whoever_else_claims_is_told_who_was_granted(kernel: Kernel) -> None:
+def test_another_claimant_is_told_who_was_granted(kernel: Kernel) -> None:
     harness, _ = held(kernel)
     harness.restart()
     b = harness.engine("b")
@@ -532,8 +532,8 @@ def test_whoever_else_claims_is_told_who_was_granted(kernel: Kernel) -> None:
 
 
 @every_kernel
-def test_a_grant_that_reached_the_disk_and_nobody_else_is_made_anew(kernel: Kernel) -> None:
-    """The names that went with it were lost with the server: somebody else may have them by now."""
+def test_a_grant_that_reached_the_disk_and_no_client_is_made_anew(kernel: Kernel) -> None:
+    """The names that went with it were lost with the server: another process may have them by now."""
     harness = Harness(kernel).start()
     harness.advance(SETTLE_S)
     a = harness.engine("a").register()
@@ -567,7 +567,7 @@ def test_a_grant_that_did_not_reach_the_disk_was_never_made(kernel: Kernel) -> N
     assert b.holds
 
 
-def test_a_grant_in_the_file_is_no_reason_to_grant_somebody_else_because_it_was_never_told() -> None:
+def test_a_grant_in_the_file_is_no_reason_to_grant_another_waiter_because_it_was_never_told() -> None:
     harness = Harness().start()
     harness.advance(SETTLE_S)
     a = harness.engine("a").register()
@@ -584,7 +584,7 @@ def test_a_grant_in_the_file_is_no_reason_to_grant_somebody_else_because_it_was_
 
 
 @every_kernel
-def test_without_a_file_nobody_is_granted_before_the_settling_time(kernel: Kernel) -> None:
+def test_without_a_file_no_waiter_is_granted_before_the_settling_time(kernel: Kernel) -> None:
     harness = Harness(kernel).start()
     a = harness.waiter("a")
     harness.advance(SETTLE_S - 0.05)
@@ -618,7 +618,7 @@ def test_a_hello_that_carries_a_token_becomes_the_holder(kernel: Kernel) -> None
     a.register()
     assert harness.state == "HELD" and harness.record is not None
     assert harness.record.active is not None and harness.record.active.engine_id == "a"
-    assert harness.status.holder is not None and harness.status.holder.granted_at == "", "nobody knows when"
+    assert harness.status.holder is not None and harness.status.holder.granted_at == "", "it isn't known when"
     harness.advance(SETTLE_S * 10)
     assert not b.holds
     harness.kill_tree(a)
@@ -656,7 +656,7 @@ def test_a_claims_token_is_never_given_again() -> None:
     assert b.token > a.token
 
 
-def test_a_life_lock_of_somebody_who_does_not_come_keeps_the_lock_from_being_granted() -> None:
+def test_a_life_lock_of_an_engine_that_does_not_come_keeps_the_lock_from_being_granted() -> None:
     harness, a = held()
     harness.crash().file = None
     harness.start()
@@ -670,7 +670,7 @@ def test_a_life_lock_of_somebody_who_does_not_come_keeps_the_lock_from_being_gra
 
 @pytest.mark.parametrize("grant_unproven", [False, True])
 @pytest.mark.parametrize("unreadable", ["", "torn"], ids=["no file", "unreadable file"])
-def test_somebody_is_called_when_a_life_lock_is_held_by_somebody_who_does_not_come(
+def test_a_person_is_called_when_a_life_lock_is_held_by_an_engine_that_does_not_come(
     unreadable: str, grant_unproven: bool
 ) -> None:
     harness, a = held(grant_unproven=grant_unproven)
@@ -764,7 +764,7 @@ def test_a_holder_told_of_by_a_waiter_and_proven_gone_does_not_end_the_settling_
     assert b.token > a.token
 
 
-def test_a_file_that_says_that_nobody_holds_grants_at_once() -> None:
+def test_a_file_that_says_that_no_engine_holds_grants_at_once() -> None:
     harness, a = held()
     harness.kill_tree(a)
     harness.advance(1)
@@ -954,7 +954,7 @@ def test_a_permit_is_not_given_before_the_settling_time_when_the_file_is_lost() 
 def test_everything_was_killed_at_once_and_who_starts_may_initialise_and_then_prove_it_by_memory(
     kernel: Kernel,
 ) -> None:
-    """Its pidfds are lost, memory proves its end as soon as somebody says what he needs, and nobody can who was never
+    """Its pidfds are lost, memory proves its end as soon as an engine says what it needs, and none can that was never
     let initialise.
     """
     harness, a = held(kernel, memory={"gpu": (10, 10)})
@@ -1046,7 +1046,7 @@ def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None
 
 
 def test_a_newer_holder_is_heard_of_though_the_older_one_is_proven_gone_already() -> None:
-    """Nobody waited, so the lock was free; who comes next knows better."""
+    """No engine waited, so the lock was free; who comes next knows better."""
     harness, a = seen()
     older = harness.file
     b = harness.waiter("b")
@@ -1066,8 +1066,8 @@ def test_a_newer_holder_is_heard_of_though_the_older_one_is_proven_gone_already(
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_member_that_an_older_file_does_not_name_may_be_dying_when_it_lets_go(memory: bool) -> None:
-    """It has closed its life file, which is not the end of its end. The main process and whoever kept copies are dead,
-    so nobody else tells of it; that it was there shows in a life lock that outlives all who are known.
+    """It has closed its life file, which is not the end of its end. The main process and all with copies are dead,
+    so no process tells of it; that it was there shows in a life lock that outlives all who are known.
     """
     harness = Harness(Kernel.PIDFS, memory={"gpu": (40, 100)} if memory else None)
     harness.pid_namespace = "pid:[1]"
@@ -1107,14 +1107,14 @@ def test_tokens_grow_across_a_reboot_that_loses_the_file() -> None:
 # -- the names in the network namespace ----------------------------------------------------------------------------
 
 
-def test_a_holder_that_nobody_knows_of_keeps_the_names_though_it_is_stopped_and_the_directory_is_new() -> None:
+def test_a_holder_that_is_not_known_keeps_the_names_though_it_is_stopped_and_the_directory_is_new() -> None:
     harness, a = held(memory={"gpu": (80, 80)})
     harness.crash().file = None
     harness.life.clear()
     harness.start()
     b = harness.waiter("b", gpu=70)
     harness.advance(600)
-    assert not b.holds and "somebody has the path" in harness.alarms
+    assert not b.holds and "another process has the path" in harness.alarms
     harness.dies(a.main)
     harness.advance(SETTLE_S - 0.1)
     assert not b.holds and not harness.alarms and "may be dying" in str(harness.waiting_for)
@@ -1257,10 +1257,10 @@ def test_a_members_normal_end_is_written_down() -> None:
     assert harness.state == "HELD"
     harness.kill(a.main)
     harness.advance(1)
-    assert b.holds, "nobody is missed"
+    assert b.holds, "no process is missed"
 
 
-def test_whoever_keeps_a_dead_members_pidfd_keeps_it_until_its_end_is_on_disk() -> None:
+def test_a_client_that_keeps_a_dead_members_pidfd_keeps_it_until_its_end_is_on_disk() -> None:
     harness, a = held(children=1)
     b = harness.waiter("b")
     child = a.processes[1]

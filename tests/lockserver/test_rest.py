@@ -176,7 +176,7 @@ def test_up_to_give_back_it_is_off_and_the_holder_serves_on(night: Night, off: C
     assert night.serves_on() and not night.harness.status.resting and not night.a.heard(m.GiveBack)
 
 
-def test_after_give_back_there_is_no_way_back_but_whoever_wakes_it_finds_it_waked(night: Night) -> None:
+def test_after_give_back_there_is_no_way_back_but_a_client_that_wakes_it_finds_it_waked(night: Night) -> None:
     night.drained()
     night.says(m.AbortSwitchover())
     assert night.last.phase == "refused" and not night.a.heard(m.Resume)

@@ -34,7 +34,7 @@ def harness() -> Harness:
 def settled(
     kernel: Kernel = Kernel.PIDFS, *, memory: dict[str, tuple[int, int]] | None = None, **config: Any
 ) -> Harness:
-    """A server that runs for a while, with nobody there."""
+    """A server that runs for a while, with no client."""
     harness = Harness(kernel, memory=memory, **config).start()
     harness.advance(3)
     assert harness.state == "FREE"
@@ -92,7 +92,7 @@ def test_a_free_life_lock_alone_proves_nothing(harness: Harness) -> None:
     assert not b.holds
 
 
-def test_dead_members_alone_prove_nothing_while_somebody_who_did_not_join_has_the_life_lock(harness: Harness) -> None:
+def test_dead_members_alone_prove_nothing_while_a_process_that_did_not_join_has_the_life_lock(harness: Harness) -> None:
     a, b = harness.holder("a", children=1), harness.waiter("b")
     grandchild = a.fork()
     harness.kill(*a.processes[:2])
@@ -163,7 +163,7 @@ def test_a_client_that_comes_back_before_it_is_closed_is_not_forgotten(harness: 
     assert b.holds
 
 
-def test_after_its_pidfd_was_readable_nobody_comes_back_under_its_name(harness: Harness) -> None:
+def test_after_its_pidfd_was_readable_no_engine_comes_back_under_its_name(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     harness.unkillable.add(a.processes[1])
     harness.kill(a.main)
@@ -226,7 +226,7 @@ def test_what_outlives_a_waiters_main_process_is_killed_too(harness: Harness) ->
     assert not b.alive and harness.state == "HELD"
 
 
-def test_nobody_is_killed_for_an_end_of_file(harness: Harness) -> None:
+def test_no_process_is_killed_for_an_end_of_file(harness: Harness) -> None:
     a = harness.holder("a", children=2)
     harness.hangs_up(a.main)
     harness.advance(60)
@@ -245,7 +245,7 @@ def test_what_cannot_be_killed_is_named_and_waited_for(harness: Harness) -> None
     assert b.holds
 
 
-# -- rule 2: nobody joins what is condemned ------------------------------------------------------------------------
+# -- rule 2: no process joins what is condemned --------------------------------------------------------------------
 
 
 def joins(engine: Engine) -> str:
@@ -258,14 +258,14 @@ def joins(engine: Engine) -> str:
     return refused.why if refused else ""
 
 
-def test_nobody_joins_a_tree_whose_main_process_is_dead(harness: Harness) -> None:
+def test_no_process_joins_a_tree_whose_main_process_is_dead(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     harness.unkillable.add(a.processes[1])
     harness.kill(a.main)
     assert "fenced" in joins(a)
 
 
-def test_nobody_joins_a_tree_whose_main_process_has_lost_its_connection(harness: Harness) -> None:
+def test_no_process_joins_a_tree_whose_main_process_has_lost_its_connection(harness: Harness) -> None:
     a = harness.holder("a")
     harness.hangs_up(a.main)
     before = set(harness.said)
@@ -276,7 +276,7 @@ def test_nobody_joins_a_tree_whose_main_process_has_lost_its_connection(harness:
     assert joins(a) == ""
 
 
-def test_nobody_joins_a_tree_that_is_proven_gone_even_before_the_disk_knows(harness: Harness) -> None:
+def test_no_process_joins_a_tree_that_is_proven_gone_even_before_the_disk_knows(harness: Harness) -> None:
     a = harness.holder("a")
     harness.disk = Disk.FAILS
     harness.kill(a.main)
@@ -285,7 +285,7 @@ def test_nobody_joins_a_tree_that_is_proven_gone_even_before_the_disk_knows(harn
     assert "gone" in joins(a)
 
 
-def test_nobody_joins_a_tree_that_was_told_to_exit(harness: Harness) -> None:
+def test_no_process_joins_a_tree_that_was_told_to_exit(harness: Harness) -> None:
     a = harness.holder("a")
     harness.waiter("b")
     asker = harness.observer()
@@ -467,7 +467,7 @@ def test_after_a_while_the_next_whose_need_is_met_is_tried() -> None:
     assert small.holds and not big.holds and harness.status.memory == "verified"
 
 
-def test_with_nobodys_need_met_nobody_is_granted_and_somebody_is_woken() -> None:
+def test_with_no_need_met_no_waiter_is_granted_and_a_person_is_woken() -> None:
     harness = on_a_gpu()
     a, b = harness.holder("a"), harness.waiter("b", gpu=70)
     harness.memory = {"gpu": (30, 80)}
@@ -574,7 +574,7 @@ def test_a_reader_that_works_again_calms_its_alarm() -> None:
     assert b.holds and not harness.alarms and harness.status.memory == "verified"
 
 
-def test_where_nobody_reads_memory_status_says_so(harness: Harness) -> None:
+def test_where_memory_is_not_read_status_says_so(harness: Harness) -> None:
     a = harness.engine("a").register().acquire(gpu=10**12)
     assert a.holds and harness.status.memory == "unverified"
 
@@ -615,7 +615,7 @@ def test_one_who_is_not_ready_is_passed_over_and_keeps_its_place(harness: Harnes
     assert b.holds and not d.holds
 
 
-def test_with_nobody_ready_the_lock_is_free_and_the_first_who_becomes_ready_gets_it(harness: Harness) -> None:
+def test_with_no_waiter_ready_the_lock_is_free_and_the_first_who_becomes_ready_gets_it(harness: Harness) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
     b.says(m.Ready(ready=False))
     harness.kill(a.main)
@@ -676,7 +676,7 @@ def test_one_whose_engine_is_broken_is_passed_over_at_once_and_asked_again(harne
     assert broken.holds
 
 
-def test_a_late_answer_is_good_enough_when_nobody_else_is_there(harness: Harness) -> None:
+def test_a_late_answer_is_good_enough_when_no_other_waiter_is_there(harness: Harness) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
     b.wakes = None
     harness.kill(a.main)
@@ -718,7 +718,7 @@ def test_one_whose_connection_ended_must_ask_again(harness: Harness) -> None:
 # -- rule 5: first on the disk, then told --------------------------------------------------------------------------
 
 
-def test_nobody_is_told_before_the_write_has_landed(harness: Harness) -> None:
+def test_no_engine_is_told_before_the_write_has_landed(harness: Harness) -> None:
     harness.disk = Disk.SLOW
     a = harness.waiter("a")
     assert harness.writes and not a.heard(m.Granted)
@@ -737,7 +737,7 @@ def test_the_record_names_the_holder_its_token_and_its_life_file(harness: Harnes
     assert harness.record.holder is not None and harness.record.holder.secret == a.secret
 
 
-def test_a_grant_that_cannot_be_written_is_not_made_and_somebody_is_called(harness: Harness) -> None:
+def test_a_grant_that_cannot_be_written_is_not_made_and_a_person_is_called(harness: Harness) -> None:
     harness.disk = Disk.FAILS
     a = harness.waiter("a")
     harness.advance(60)
@@ -823,7 +823,7 @@ def test_a_holders_life_file_is_unlinked_only_when_its_end_is_on_the_disk(harnes
     assert a.name not in harness.life
 
 
-def test_the_end_of_a_holder_is_written_though_nobody_waits(harness: Harness) -> None:
+def test_the_end_of_a_holder_is_written_though_no_engine_waits(harness: Harness) -> None:
     a = harness.holder("a")
     harness.kill(a.main)
     assert harness.record is not None and harness.record.active is None and a.name not in harness.life
@@ -841,7 +841,7 @@ def test_a_waiters_life_file_goes_with_its_proof(harness: Harness) -> None:
     assert b.name not in harness.life
 
 
-def test_life_files_that_nobody_holds_are_cleared_away_by_a_server_that_knows_of_no_holder(harness: Harness) -> None:
+def test_life_files_that_no_process_holds_are_cleared_away_by_a_server_that_knows_no_holder(harness: Harness) -> None:
     harness.kill_tree(harness.holder("a"))
     stale = harness.engine("stale")
     harness.dies(stale.main)
@@ -1178,7 +1178,7 @@ def test_a_withdrawn_permit_is_given_back_even_if_it_was_granted(harness: Harnes
 # -- observers -----------------------------------------------------------------------------------------------------
 
 
-def test_only_the_holder_serves_and_everybody_may_know_where(harness: Harness) -> None:
+def test_only_the_holder_serves_and_every_client_may_know_where(harness: Harness) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
     a.says(m.Serving(url="unix:/run/a.sock"))
     assert harness.status.holder is not None and harness.status.holder.endpoint == "unix:/run/a.sock"
@@ -1264,7 +1264,7 @@ def test_the_history_has_a_bound() -> None:
     assert history is not None and len(history.events) == 10
 
 
-def test_a_mistake_costs_the_sender_its_connection_and_nobody_else_anything(harness: Harness) -> None:
+def test_a_mistake_costs_the_sender_its_connection_and_no_other_anything(harness: Harness) -> None:
     a = harness.holder("a")
     mistakes: list[tuple[m.ClientMessage, m.ClientMessage | None]] = [
         (m.Ping(), None),
@@ -1330,7 +1330,7 @@ def test_a_server_at_rest_sleeps(kernel: Kernel) -> None:
     assert harness.machine.deadline == math.inf
 
 
-def test_a_living_process_that_lost_its_connection_soon_wakes_nobody(harness: Harness) -> None:
+def test_a_living_process_that_lost_its_connection_soon_wakes_the_server_no_more(harness: Harness) -> None:
     harness.holder("a")
     b = harness.waiter("b")
     harness.hangs_up(b.main)
@@ -1372,7 +1372,7 @@ def test_an_answer_about_a_life_lock_may_come_when_its_tree_is_back(harness: Har
 def test_a_grant_is_proven_when_every_process_was_seen_to_have_ended_and_the_memory_to_be_free() -> None:
     harness = on_a_gpu()
     a, b = harness.holder("a"), harness.waiter("b", gpu=60)
-    assert not a.proven, "nothing is known of whoever was there before"
+    assert not a.proven, "nothing is known of what was there before"
     harness.kill(a.main)
     harness.advance(1)
     assert b.holds and b.proven

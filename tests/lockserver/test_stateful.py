@@ -1,9 +1,9 @@
 """Both machines under Hypothesis: any interleaving of what processes, kernel, disk, memory, people and time may do.
 
-The world of the server's machine is `harness.py`: it knows who is really alive, and checks with every grant that nobody
-else is, that tokens grow and that the disk knew first; and after every event that each handle is either the forest's
+The world of the server's machine is `harness.py`: it knows who is really alive, and checks with every grant that no
+other is, that tokens grow and that the disk knew first; and after every event that each handle is either the forest's
 or was forgotten, once, and that no deadline has passed already. Here stand what may happen, what must hold between
-events, and that somebody who waits is granted once faults stop. A failing example is printed with its blob.
+events, and that a waiter is granted once faults stop. A failing example is printed with its blob.
 """
 
 import math
@@ -57,12 +57,12 @@ class LockWorld(RuleBasedStateMachine):
             memory_bound_s=BOUND_S,
             exit_timeout_s=3.0,
             recipients=recipients,
-            grant_unproven=not reads,  # else somebody must be called, and there is no bound to the wait
+            grant_unproven=not reads,  # else a person must be called, and there is no bound to the wait
         )
         if fresh:
             self.harness.file = record.encode(
                 record.Record(Processes(BOOT), 5)
-            )  # nobody holds: else most examples are over before the settling time is
+            )  # no engine holds: else most examples are over before the settling time is
         self.harness.start()
         self.wanting: dict[Engine, int] = {}
         self.asker = 0
@@ -263,7 +263,7 @@ class LockWorld(RuleBasedStateMachine):
     @rule(
         what=st.sampled_from([m.Switchover(drain_timeout_s=3.0), m.AbortSwitchover(), m.Sleep(), m.Wake(), m.Watch()])
     )
-    def somebody_asks(self, what: m.ClientMessage) -> None:
+    def an_observer_asks(self, what: m.ClientMessage) -> None:
         if self.asker not in self.harness.conns:
             self.asker = self.harness.observer()
         self.harness.receive(self.asker, what)
@@ -302,7 +302,7 @@ class LockWorld(RuleBasedStateMachine):
         self.harness.start(unreadable="torn" if lost == "unreadable" else "")
 
     @rule(holder_too=st.booleans())
-    def everybody_comes_back(self, holder_too: bool) -> None:
+    def all_come_back(self, holder_too: bool) -> None:
         for engine in self.living():
             if self.harness.up and engine not in self.present() and (holder_too or not engine.token):
                 self.come_in(engine)
@@ -374,7 +374,7 @@ class LockWorld(RuleBasedStateMachine):
             harness.receive(self.asker, m.Wake())
             self.engines_come_to_rest()
             harness.advance(WINDOW_S + SETTLE_S + BOUND_S + 10)
-            if "--grant-unproven" in harness.alarms:  # a person has looked, and says that nobody is awake
+            if "--grant-unproven" in harness.alarms:  # a person has looked, and says that no engine is awake
                 harness.restart(grant_unproven=True)
         self.clients_end_when_they_are_told()
         waiting = [engine.name for engine in self.present() if engine in self.wanting]
@@ -388,7 +388,7 @@ class LockWorld(RuleBasedStateMachine):
                 f"{told} holds and is back, and the lock is {harness.state}: {harness.waiting_for}"
             )
         assert told or unheard or not waiting, (
-            f"{waiting} is ready, nobody holds, and the lock is {harness.state}: {harness.waiting_for}"
+            f"{waiting} is ready, no engine holds, and the lock is {harness.state}: {harness.waiting_for}"
         )
 
     def engines_come_to_rest(self) -> None:
@@ -441,7 +441,7 @@ class ClientWorld(RuleBasedStateMachine):
                 assert not self.connecting and not self.connected, "one connection at a time"
                 self.connecting = True
             elif isinstance(effect, c.Say):
-                assert self.connected, "nobody is there to hear it"
+                assert self.connected, "no server is there to hear it"
                 if isinstance(effect.message, m.HandBack):
                     assert effect.message.tree in self.kept, "the copies were dropped already"
                     assert not asked, "what was kept goes back before anything is asked"
@@ -458,7 +458,7 @@ class ClientWorld(RuleBasedStateMachine):
                 if effect.numbers is None:
                     self.kept.remove(effect.tree)
             elif isinstance(effect, c.Got):
-                assert effect.lock in self.wished, "nobody wanted it"
+                assert effect.lock in self.wished, "it wasn't wanted"
                 self.held[effect.lock] = effect.token
             elif isinstance(effect, c.Lost) or (isinstance(effect, c.No) and not self.welcomed):
                 self.over = True

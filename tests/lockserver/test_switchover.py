@@ -109,7 +109,7 @@ def test_a_successor_that_dies_after_exit_leaves_it_to_the_next(change: Change) 
     assert change.c.holds and change.last.phase == "done"
 
 
-def test_the_asker_is_told_when_nobody_is_left_after_exit(change: Change) -> None:
+def test_the_asker_is_told_when_no_process_is_left_after_exit(change: Change) -> None:
     change.drained()
     change.b.looks()
     for engine in (change.b, change.c, change.a):
@@ -273,7 +273,7 @@ def test_it_is_off_when_the_successor_is_silent(change: Change) -> None:
     assert change.serves_on()
 
 
-def test_the_holders_own_death_ends_it_and_whoever_is_ready_takes_over(change: Change) -> None:
+def test_the_holders_own_death_ends_it_and_a_ready_waiter_takes_over(change: Change) -> None:
     change.harness.kill(change.a.main)
     assert change.last.phase == "died" and change.last.done
     change.b.looks()
@@ -325,7 +325,7 @@ def test_exit_that_was_said_and_a_server_that_crashes_lead_to_an_ordinary_recove
     change.b.register()
     change.b.hand_back(change.a)
     change.b.acquire()
-    assert not change.b.holds, "somebody else has a life lock here, and isn't back"
+    assert not change.b.holds, "another engine has a life lock here, and isn't back"
     change.c.register()
     change.harness.advance(0.1)
     assert change.b.holds

@@ -1,5 +1,5 @@
-"""What the holder file doesn't tell, on the machine alone: it may be an older copy of itself, name nobody, or be lost.
-The harness knows the truth: no test passes in which somebody is granted while a former holder lives.
+"""What the holder file doesn't tell, on the machine alone: it may be an older copy of itself, name none, or be lost.
+The harness knows the truth: no test passes in which a waiter is granted while a former holder lives.
 """
 
 import msgspec
@@ -35,12 +35,12 @@ def in_one_namespace() -> Harness:
     return harness.start()
 
 
-# -- who tells of a grant ends nobody ----------------------------------------------------------------------------------
+# -- who tells of a grant ends no process ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["the standby", "the holder"])
 def test_a_standbys_own_workers_say_nothing_of_the_holder(first: str) -> None:
-    """Its copies of them have the token that was the newest when they joined: nobody's claim is older for that."""
+    """Its copies of them have the token that was the newest when they joined: no claim is older for that."""
     harness = Harness().start()
     a = harness.holder("a")
     b = harness.engine("b").register()
@@ -72,7 +72,7 @@ def test_the_holders_workers_are_heard_of_behind_ones_own() -> None:
 
 
 def test_a_process_that_lives_as_another_engine_since_is_not_the_holder_that_an_older_file_names() -> None:
-    """It held, executed its program anew, and somebody else was granted the lock."""
+    """It held, executed its program anew, and another engine was granted the lock."""
     harness = in_one_namespace()
     x = harness.holder("x")
     before = harness.file
@@ -210,7 +210,7 @@ def test_a_number_that_was_given_again_does_not_hide_a_process() -> None:
     assert not b.holds and f"process {again.pid} of a is alive" in harness.waiting_for
 
 
-def test_a_standby_that_is_back_and_dies_is_waited_for_by_nobody() -> None:
+def test_a_standby_that_is_back_and_dies_is_not_waited_for() -> None:
     harness = Harness().start()
     c = harness.engine("c").register()
     worker = c.join()
@@ -221,7 +221,7 @@ def test_a_standby_that_is_back_and_dies_is_waited_for_by_nobody() -> None:
     assert worker.alive and b.holds
 
 
-def test_a_life_lock_of_nobody_who_comes_costs_the_settling_time_where_the_file_names_nobody() -> None:
+def test_a_life_lock_of_a_stranger_costs_the_settling_time_where_the_file_names_no_holder() -> None:
     harness = Harness().start()
     harness.crash().file = older(harness)
     stranger = harness.engine("s")
@@ -233,10 +233,10 @@ def test_a_life_lock_of_nobody_who_comes_costs_the_settling_time_where_the_file_
     assert b.holds
 
 
-# -- whoever is gone stays gone ----------------------------------------------------------------------------------------
+# -- what is gone stays gone -------------------------------------------------------------------------------------------
 
 
-def test_nobody_joins_a_holder_that_was_proven_gone_not_even_by_a_life_file_made_anew() -> None:
+def test_no_process_joins_a_holder_that_was_proven_gone_not_even_by_a_life_file_made_anew() -> None:
     harness = Harness().start()
     a = harness.holder("a")
     b = harness.waiter("b")

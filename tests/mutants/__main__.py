@@ -1,4 +1,4 @@
-"""`make mutants`: takes each rule out and sees whether somebody notices. Prints a table; exits 1 if a mutant lives.
+"""`make mutants`: takes each rule out and sees whether a test notices. Prints a table; exits 1 if a mutant lives.
 
     python -m tests.mutants                              all of them
     python -m tests.mutants --part tenth                 a tenth of them, chosen by the commit
@@ -6,7 +6,7 @@
     python -m tests.mutants --only 'pidfds,gms-*'        some that were written by hand,
     python -m tests.mutants --only 'lockserver/queue.py*'    and some that a program makes
     python -m tests.mutants --list
-    python -m tests.mutants --only ... --accept          what nobody notices goes to survivors.txt, not judged
+    python -m tests.mutants --only ... --accept          what no test notices goes to survivors.txt, not judged
 
 Most are made by a program, which takes each guard, branch and statement out of the pure files (`made.py`) and tries
 them with the directed tests and the simulator (`runner.py`). What no program finds is written by hand (`by_hand.py`):
@@ -271,7 +271,7 @@ def _tried_by_the_program(names: list[str], root: Path) -> list[tuple[str, str]]
 
 
 def _made(names: list[str], root: Path, *, accept: bool) -> int:
-    """Tries them, prints what came of it; how many are noticed by nobody, and known to nobody either."""
+    """Tries them, prints what came of it; how many are noticed by no test, and not known either."""
     began = time.monotonic()
     results = dict(_tried_by_the_program(names, root)) if names else {}
     text = survivors.FILE.read_text()
@@ -283,7 +283,7 @@ def _made(names: list[str], root: Path, *, accept: bool) -> int:
     wrong = [name for name in new if survivors.file_of(name) in survivors.whole(text)]
     print("\n".join(survivors.table(results.items(), survivors.known(text))))
     for name in new:
-        print(f"{name}: nobody notices" + ("" if name in wrong else " (in a file that was never tried as a whole)"))
+        print(f"{name}: no test notices" + ("" if name in wrong else " (in a file that was never tried as a whole)"))
     print(
         f"{len(results)} made mutants in {time.monotonic() - began:.0f} s; "
         f"{len(alive)} not noticed, {len(new)} of them new"
@@ -298,7 +298,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME,...")
     parser.add_argument("--part", choices=PARTS, default="all", help="a tenth is chosen by the commit")
     parser.add_argument("--list", action="store_true", help="only name them")
-    parser.add_argument("--accept", action="store_true", help="write what nobody notices to survivors.txt")
+    parser.add_argument("--accept", action="store_true", help="write what no test notices to survivors.txt")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--in-process", help=argparse.SUPPRESS)

@@ -109,7 +109,7 @@ BY_HAND = (
     ),
     Mutant(
         "heard-by-copies",
-        "what a waiter tells of a grant ends nobody by itself",
+        "what a waiter tells of a grant ends no engine by itself",
         "lockserver/rules/machine.py",
         "        self.succession.token_told(message.mark)\n",
         "        self.succession.token_granted(message.mark)\n",
@@ -190,7 +190,7 @@ BY_HAND = (
     ),
     Mutant(
         "pools-what-cant-be-told-is-doubted",
-        "an owner of which nothing can be told leaves contents that nobody gets",
+        "an owner of which nothing can be told leaves contents that no client gets",
         "gms/rules/exclusive.py",
         'which owned it", "unproven"\n',
         'which owned it"[:0], "unproven"\n',
@@ -328,7 +328,7 @@ BY_HAND = (
     ),
     Mutant(
         "life-files-are-looked-at-first",
-        "what somebody sends as a life file is opened only if it is one: a FIFO would make the server wait for ever",
+        "what a client sends as a life file is opened only if it is one: a FIFO would make the server wait for ever",
         "sidecar/kernel/lifelock.py",
         "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise NoLifeFile(",
         "        if False:\n            raise NoLifeFile(",
@@ -422,7 +422,7 @@ BY_HAND = (
     ),
     Mutant(
         "late-event",
-        "a late event of a closed connection is nobody's death",
+        "a late event of a closed connection is no death",
         "sidecar/kernel/processes.py",
         "            if not peers.is_dead(pidfd):\n",
         "            if False:\n",
@@ -487,7 +487,7 @@ BY_HAND = (
     ),
     Mutant(
         "engine-no-way-round-waking",
-        "4: nobody serves who has not woken",
+        "4: no engine serves that has not woken",
         "engine_shim/rules/lifecycle.py",
         "    (State.STANDBY, State.WAKING),\n",
         "    (State.STANDBY, State.WAKING),\n    (State.STANDBY, State.ACTIVE),\n",
@@ -533,12 +533,12 @@ BY_HAND = (
     ),
     Mutant(
         "shim-pidfds",
-        "a registered process is killed by its pidfd, whoever started it",
+        "a registered process is killed by its pidfd, whichever process started it",
         "engine_shim/shell/shim.py",
         "            self.processes.kill(known)\n",
         "            pass\n",
         tests=(
-            "tests/engine/test_shim_rules.py::test_a_registered_process_that_nobody_here_has_started_ends_with_the_tree",
+            "tests/engine/test_shim_rules.py::test_a_registered_process_that_was_not_started_here_ends_with_the_tree",
         ),
     ),
     Mutant(
@@ -715,7 +715,7 @@ BY_HAND = (
     ),
     Mutant(
         "kept-files-stay-while-it-starts",
-        "files that change while the engine starts: nobody knows which of them vLLM has read",
+        "files that change while the engine starts: it isn't known which of them vLLM has read",
         "engine_shim/vllm_engine/contents.py",
         "    if stamps(args) != since.stamps:\n",
         "    if False:\n",
@@ -778,7 +778,7 @@ BY_HAND = (
     ),
     Mutant(
         "kept-says-that-it-hands-out",
-        "whoever keeps records hears of a block before it is written",
+        "a keeper of records hears of a block before it is written",
         "reference_engine/kv_prefix.py",
         "        self.hand_out(block)\n        return block\n",
         "        return block\n",
@@ -796,7 +796,7 @@ BY_HAND = (
     ),
     Mutant(
         "kept-shared-stays",
-        "a block that somebody has is not idle",
+        "a block that is in use is not idle",
         "reference_engine/kv_prefix.py",
         "            self._idle.pop(block, None)\n",
         "            pass\n",
@@ -889,9 +889,7 @@ BY_HAND = (
         "sidecar/http/http_requests.py",
         "            if len(self.ready) >= _MOST_UNCOUNTED:\n",
         "            if False:\n",
-        tests=(
-            "tests/sidecar/test_http_requests.py::test_only_so_many_requests_that_are_put_down_to_nobody_wait_on_one_connection",
-        ),
+        tests=("tests/sidecar/test_http_requests.py::test_only_so_many_requests_of_no_user_wait_on_one_connection",),
         in_process=True,
     ),
 )

@@ -1,7 +1,7 @@
-"""What is known of made mutants that nobody notices: `survivors.txt`, below a line that says why.
+"""What is known of made mutants that no test notices: `survivors.txt`, below a line that says why.
 
 A line that begins with `=` is a reason why those below it can't be told from the source; below a line that begins
-with `?` stand those that nobody has judged yet, each a missing test or one more reason. A line with `+` names a file of
+with `?` stand those that weren't judged yet, each a missing test or one more reason. A line with `+` names a file of
 which all mutants were tried once: there none may survive that this list doesn't have.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 FILE = Path(__file__).with_name("survivors.txt")
-NOT_JUDGED = "? Nobody has judged these yet: each is a missing test, or can't be told from the source."
+NOT_JUDGED = "? Not judged yet: each is a missing test, or can't be told from the source."
 
 
 def known(text: str) -> dict[str, str]:

@@ -238,7 +238,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_garbage_costs_its_sender_the_connection_and_nobody_else_anything(
+def test_garbage_costs_its_sender_the_connection_and_no_other_anything(
     engine: ReferenceEngine, client: Client, data: bytes
 ) -> None:
     with Client(engine.address) as other:

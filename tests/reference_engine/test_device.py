@@ -310,7 +310,7 @@ def test_a_worker_dies_with_its_main_process(container: Container) -> None:
     until(lambda: dead(worker), "the worker is dead")
 
 
-def test_without_a_device_it_has_its_own_memory_and_needs_nobodys(tmp_path: Path) -> None:
+def test_without_a_device_it_has_its_own_memory_and_needs_no_others(tmp_path: Path) -> None:
     words = (*NUMBERS, "--devices", "")
     engine = ReferenceEngine(words, Setting(tmp_path, "a", "shadow", words))
     engine.await_others()

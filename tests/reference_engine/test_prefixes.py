@@ -30,7 +30,7 @@ def test_a_key_stands_for_all_tokens_before_it() -> None:
     assert one_by_one.keys == keys(1, 2)
 
 
-def test_whoever_begins_in_the_same_way_shares_the_blocks_while_they_are_used_and_afterwards() -> None:
+def test_what_begins_in_the_same_way_shares_the_blocks_while_they_are_used_and_afterwards() -> None:
     blocks = Blocks(8)
     first = fill(blocks, 1, 2, 3)
     assert blocks.take(BLOCK * 4, keys(1, 2, 9)).blocks[:2] == first[:2]
@@ -57,7 +57,7 @@ def test_blocks_that_hold_nothing_go_first_then_the_oldest_and_a_requests_last_o
     del handed_out[:]
     taken = blocks.take(BLOCK * 5).blocks
     assert list(taken[2:]) == [old[1], old[0], new[0]]
-    assert tuple(handed_out) == taken, "whoever keeps records hears of each block before it is written"
+    assert tuple(handed_out) == taken, "a keeper of records hears of each block before it is written"
 
 
 def test_a_block_that_is_shared_is_not_handed_out_anew() -> None:
@@ -105,7 +105,7 @@ def test_no_block_is_ever_two_things_at_once(seed: int) -> None:
             if place < taken.reused:
                 assert holds[block] == key
             else:
-                assert all(block not in others for others in running), "somebody builds on it"
+                assert all(block not in others for others in running), "a request builds on it"
                 holds[block] = key
                 blocks.holds(block, key)
         running.append(taken.blocks)

@@ -24,7 +24,7 @@ def test_requests_are_let_in_as_they_came_up_to_the_batch() -> None:
     assert it.step(0.0) == jobs[1:]
 
 
-def test_who_does_not_fit_waits_and_nobody_passes() -> None:
+def test_who_does_not_fit_waits_and_none_passes() -> None:
     it = scheduler(blocks=4)
     first, large, small = Job(3 * BLOCK), Job(2 * BLOCK), Job(BLOCK)
     for job in (first, large, small):
@@ -52,7 +52,7 @@ def test_a_waiter_that_goes_leaves_the_queue() -> None:
     assert it.queued == 1
 
 
-def test_closed_it_takes_nobody_and_finishes_those_that_it_has() -> None:
+def test_closed_it_takes_none_and_finishes_those_that_it_has() -> None:
     it, jobs = scheduler(max_batch=1), [Job(BLOCK), Job(BLOCK)]
     for job in jobs:
         it.add(job)

@@ -141,7 +141,7 @@ def half_received() -> Client:
 
 @pytest.mark.parametrize("what", ["hang up", "send what is owed"])
 def test_what_is_raised_before_any_instruction_closes_no_descriptor_twice(what: str) -> None:
-    """Its number is a stranger's by then, or it is nobody's and the connection can never be given up."""
+    """Its number is a stranger's by then, or it isn't in use and the connection can never be given up."""
     for number in itertools.count(1):
         client = half_received()
         channel = client.link._channel

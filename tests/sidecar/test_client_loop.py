@@ -317,7 +317,7 @@ os._exit(1 if os.path.getsize(path) else 0)
 """
 
 
-def test_a_callback_that_hangs_keeps_nobody_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_hangs_keeps_no_caller_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_loop, "CLOSE_S", 0.05)
     client.loop.start()
     hangs, go_on = threading.Event(), threading.Event()

@@ -59,7 +59,7 @@ def test_what_became_of_an_older_write_says_nothing_of_the_newest() -> None:
     assert not disk.failing, "it came after all"
 
 
-def test_what_is_taken_back_is_told_to_nobody() -> None:
+def test_what_is_taken_back_is_not_told() -> None:
     disk: DiskWrites[str] = DiskWrites()
     disk.ask()
     disk.owe("stays")

@@ -259,16 +259,16 @@ def test_a_lock_file_that_is_replaced_while_it_is_being_locked_is_taken_again(
         assert lock.holds()
 
 
-def test_whether_nobody_has_a_lock_is_told_without_writing(tmp_path: Path) -> None:
+def test_whether_a_lock_is_free_is_told_without_writing(tmp_path: Path) -> None:
     with nobody_has(tmp_path, "a.lock") as free:
         assert free
     assert not list(tmp_path.iterdir()), "a lock that was never there is not made"
     strange = tmp_path / "poetry.lock"
-    strange.write_text("somebody else's")
+    strange.write_text("another program's")
     with nobody_has(tmp_path, strange.name) as free:
         assert free
         with pytest.raises(AlreadyLocked):
             DirectoryLock(tmp_path, strange.name).acquire()
-    assert strange.read_text() == "somebody else's"
+    assert strange.read_text() == "another program's"
     with DirectoryLock(tmp_path, "a.lock"), nobody_has(tmp_path, "a.lock") as free:
         assert not free

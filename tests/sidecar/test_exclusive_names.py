@@ -19,7 +19,7 @@ def test_one_has_a_name_until_every_copy_is_closed(tmp_path: Path) -> None:
         copy = os.dup(first.fileno())
         assert exclusive_names.take(name) is None
         first.close()
-        assert exclusive_names.take(name) is None, "somebody still has a copy"
+        assert exclusive_names.take(name) is None, "a process still has a copy"
         os.close(copy)
         second = exclusive_names.take(name)
         assert second is not None

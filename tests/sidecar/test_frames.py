@@ -271,7 +271,7 @@ def test_a_peer_that_no_longer_reads_but_stays_shows_as_end_of_file_after_the_ne
     ours, theirs = pair()
     raw = socket.socket(fileno=os.dup(theirs.fileno()))
     raw.shutdown(socket.SHUT_RD)
-    ours.send(Hello(name="nobody reads"))
+    ours.send(Hello(name="not read"))
     wait_until_readable(ours.fileno())
     assert ours.receive() == []
     assert ours.eof

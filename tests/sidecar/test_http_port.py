@@ -134,7 +134,7 @@ def test_without_a_host_it_is_reached_by_ipv4_and_by_ipv6(start: Start) -> None:
             assert whole(client).startswith(b"HTTP/1.1 200 OK"), host
 
 
-def test_where_nobody_can_listen_is_said_with_the_address(start: Start) -> None:
+def test_where_no_process_can_listen_is_said_with_the_address(start: Start) -> None:
     taken = start({}).port.address[1]
     with pytest.raises(CannotListen, match=f"^can't listen on 127.0.0.1:{taken}: Address already in use$"):
         HttpPort(("127.0.0.1", taken), Loop(), {})
@@ -179,7 +179,7 @@ def test_a_client_that_never_stops_sending_is_let_go(start: Start) -> None:
             client.sendall(b"x" * 65536)
 
 
-def test_a_client_that_reads_slowly_holds_up_nobody_and_gets_every_byte(start: Start) -> None:
+def test_a_client_that_reads_slowly_holds_up_no_other_and_gets_every_byte(start: Start) -> None:
     turning = start({"/large": lambda: Page(LARGE)})
     with turning.connect() as slow:
         slow.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -189,7 +189,7 @@ def test_a_client_that_reads_slowly_holds_up_nobody_and_gets_every_byte(start: S
         assert whole(slow).partition(b"\r\n\r\n")[2] == LARGE
 
 
-def test_clients_that_leave_at_any_moment_harm_nobody(start: Start) -> None:
+def test_clients_that_leave_at_any_moment_harm_no_other(start: Start) -> None:
     turning = start({"/large": lambda: Page(LARGE)})
     rest = b" HTTP/1.1\r\nhost: x\r\n\r\n"
     for request in (b"", b"GET", b"GET /large" + rest, b"GET /nothing" + rest):
@@ -238,7 +238,7 @@ late.connect(port.address)
 late.sendall(b"GET /live HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
 late.settimeout(2.5)  # deaf, awake, deaf ...
 try:
-    print("nobody could answer", late.recv(15))
+    print("none could answer", late.recv(15))
 except TimeoutError:
     pass
 assert time.process_time() - began < 1, "it keeps a processor busy"
@@ -270,7 +270,7 @@ class Slow:
         return text(str(number))
 
 
-def test_a_slow_page_holds_up_nobody_and_who_comes_later_gets_a_later_one(start: Start) -> None:
+def test_a_slow_page_holds_up_no_other_and_who_comes_later_gets_a_later_one(start: Start) -> None:
     slow = Slow()
     turning = start({}, {"/metrics": slow})
     with turning.connect() as first, turning.connect() as second, turning.connect() as third:
@@ -286,7 +286,7 @@ def test_a_slow_page_holds_up_nobody_and_who_comes_later_gets_a_later_one(start:
     assert slow.begun == 2
 
 
-def test_a_client_that_leaves_before_its_slow_page_is_made_harms_nobody(start: Start) -> None:
+def test_a_client_that_leaves_before_its_slow_page_is_made_harms_no_other(start: Start) -> None:
     slow = Slow()
     turning = start({}, {"/metrics": slow})
     with turning.connect() as client:

@@ -72,7 +72,7 @@ def test_a_request_whose_head_is_known_is_read_as_the_first_one_was() -> None:
     ("more", "body"),
     [(b"Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n0\r\n\r\n"), (OFFER + b"Content-Length: 1\r\n", b"x")],
 )
-def test_a_head_that_is_more_than_plain_is_known_to_nobody(more: bytes, body: bytes) -> None:
+def test_a_head_that_is_more_than_plain_is_known_to_no_user(more: bytes, body: bytes) -> None:
     heads: Heads = {}
     reading = Reading(heads=heads).feed(HEAD + more + b"\r\n" + body)
     assert [request.body for request in reading.reader.ready] == [b"x"] and not heads
@@ -176,7 +176,7 @@ def test_a_refused_offer_takes_nothing_of_the_request_before_it() -> None:
     assert [request.body for request in reading.reader.ready] == [b"good"] and reading.refused == 401
 
 
-def test_only_so_many_requests_that_are_put_down_to_nobody_wait_on_one_connection() -> None:
+def test_only_so_many_requests_of_no_user_wait_on_one_connection() -> None:
     asked = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
     reading = Reading(let_in=lambda request, has_body: None).feed(asked * 64)
     assert len(reading.reader.ready) == 64 and reading.refused == 0

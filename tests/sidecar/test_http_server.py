@@ -110,7 +110,7 @@ def test_a_client_that_does_not_read_is_let_go(stage: Stage) -> None:
         for _ in range(40):
             stage.loop.call_soon_threadsafe(reply.stream, b"x" * (1 << 20))
         assert stage.gone.wait(DEADLINE_S)
-        stage.loop.call_soon_threadsafe(reply.stream, b"to nobody")
+        stage.loop.call_soon_threadsafe(reply.stream, b"to none")
 
 
 def test_an_answer_that_is_broken_off_does_not_look_complete(stage: Stage) -> None:

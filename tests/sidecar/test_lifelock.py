@@ -1,4 +1,4 @@
-"""Life locks on the real kernel: what holds them, what frees them, and that asking disturbs nobody."""
+"""Life locks on the real kernel: what holds them, what frees them, and that asking disturbs no process."""
 
 import errno
 import fcntl
@@ -97,7 +97,7 @@ def test_a_killed_member_holds_nothing(tmp_path: Path) -> None:
             assert not probe.locked()
 
 
-def test_asking_takes_nothing_and_refuses_nobody(tmp_path: Path) -> None:
+def test_asking_takes_nothing_and_refuses_no_process(tmp_path: Path) -> None:
     """A probe with flock made members that were just starting fail."""
     LifeLock.create(tmp_path, "life").close()
 
@@ -197,7 +197,7 @@ def test_a_name_can_not_lead_out_of_the_directory(tmp_path: Path, name: str) -> 
             make(tmp_path, name)
 
 
-def test_what_is_no_regular_file_is_no_life_file_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_no_life_file_and_keeps_no_caller_waiting(tmp_path: Path) -> None:
     (tmp_path / "target").touch()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "directory").mkdir()
@@ -208,7 +208,7 @@ def test_what_is_no_regular_file_is_no_life_file_and_keeps_nobody_waiting(tmp_pa
             LifeLock.join(tmp_path, name)
 
 
-def test_somebody_s_write_lock_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_write_lock_of_another_process_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "life").touch()
     fd = os.open(tmp_path / "life", os.O_RDWR)
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lifelock._ANY_LOCK)

@@ -127,7 +127,7 @@ def test_nowhere_to_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def unread() -> Iterator[int]:
-    """A pipe as the standard error, which nobody reads: its other end."""
+    """A pipe as the standard error, which no process reads: its other end."""
     reading, writing = os.pipe()
     before = sys.stderr
     try:
@@ -148,7 +148,7 @@ def read(fd: int) -> str:
 
 
 @pytest.mark.parametrize("reopens", [True, False], ids=["reopened", "asked whether there is room"])
-def test_a_log_that_nobody_reads_drops_lines_and_tells_how_many(monkeypatch: pytest.MonkeyPatch, reopens: bool) -> None:
+def test_a_log_that_is_not_read_drops_lines_and_tells_how_many(monkeypatch: pytest.MonkeyPatch, reopens: bool) -> None:
     if not reopens:
 
         def refused(path: object, *_: object) -> int:

@@ -30,7 +30,7 @@ def test_a_registry_is_served_in_the_programs_own_loop_which_answers_live_as_wel
     for path, expected in (("/metrics", b"failover_token 7.0\n"), ("/live", b"alive\n")):
         with socket.create_connection(address, timeout=20) as asking:
             asking.sendall(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
-            assert not select.select([asking], [], [], 0)[0], "nobody answers while the loop does not turn"
+            assert not select.select([asking], [], [], 0)[0], "no answer comes while the loop does not turn"
             while not select.select([asking], [], [], 0)[0]:
                 for fd, what in loop.poll(0.02):
                     loop.handlers[fd](what)

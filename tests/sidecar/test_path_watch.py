@@ -122,7 +122,7 @@ def test_a_change_on_the_way_is_told_and_seen(
 
 
 def test_a_directory_that_is_removed_is_seen_by_who_looks(place: Place, held: OpenDirectory) -> None:
-    """While somebody has it open, the kernel says nothing to who watches only what is on the way."""
+    """While a process has it open, the kernel says nothing to who watches only what is on the way."""
     place.real.rmdir()
     assert held.leads() is Leads.NOWHERE
 

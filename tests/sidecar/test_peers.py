@@ -130,7 +130,7 @@ def test_a_forked_child_that_keeps_the_connection_doesnt_hide_the_death_of_who_m
         close(pidfd)
 
 
-def test_an_older_kernel_names_nobody_and_the_peer_sends_its_own_pidfd(
+def test_an_older_kernel_names_no_peer_and_the_peer_sends_its_own_pidfd(
     listener: socket.socket, old_kernel: None
 ) -> None:
     def connect(say: object) -> None:

@@ -1,4 +1,4 @@
-"""Who has a port: what is said to somebody who can't have it."""
+"""Who has a port: what is said to a process that can't have it."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def test_the_process_that_listens_is_named(host: str) -> None:
     assert port_owner.owner(port) == ""
 
 
-def test_an_address_that_is_nobodys_has_no_owner() -> None:
+def test_an_address_that_is_not_in_use_has_no_owner() -> None:
     with pytest.raises(tcp.CannotListen) as refused:
         tcp.listen("192.0.2.1", 1)
     assert port_owner.way_out(refused.value, "--probe") == f"{refused.value.why}; give another --probe"

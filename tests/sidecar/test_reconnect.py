@@ -33,7 +33,7 @@ def test_one_that_could_not_be_made_did_not_last() -> None:
     assert again.at == 300.0 + FIRST_S, "that it lasted once is no reason to hurry again, nor to wait long"
 
 
-def test_nobody_knocks_before_it_is_wanted_again() -> None:
+def test_no_client_knocks_before_it_is_wanted_again() -> None:
     again = Reconnect(1.0)
     again.later(10.0, 5.0)
     assert again.at == 15.0

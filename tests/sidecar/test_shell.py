@@ -216,7 +216,7 @@ def test_a_line_for_the_log_is_written_when_nothing_is_urgent(server: Server) ->
         until(lambda: "noted by=1" in server.words.getvalue(), "the line is written")
 
 
-def test_who_does_not_read_loses_its_connection_and_nobody_else_anything(server: Server) -> None:
+def test_who_does_not_read_loses_its_connection_and_no_other_anything(server: Server) -> None:
     with caller(server) as deaf, caller(server) as other:
         deaf.send(Say(text="flood", number=200))
         other.send(Say(text="still there?"))
@@ -281,7 +281,7 @@ def test_what_is_too_large_to_send_costs_one_connection(server: Server) -> None:
 
 
 @pytest.mark.parametrize("refusal", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
-def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_nobody_anything(
+def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_no_client_anything(
     server: Server, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     """What others haven't received counts, and the kernel's memory: neither receiver can do anything about it."""
@@ -489,7 +489,7 @@ def test_one_process_has_one_identity_whichever_pidfd_names_it(
     assert known.pidfds([by_peer.process or 0]) == []
 
 
-def test_where_nobody_is_named_what_was_sent_must_be_the_sender(
+def test_where_no_peer_is_named_what_was_sent_must_be_the_sender(
     server: Server, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     known = processes(server, "sent")

@@ -103,7 +103,7 @@ def test_children_die_with_their_supervisor(programs: Path) -> None:
         assert supervisor.stdout is not None
         pidfd = os.pidfd_open(int(supervisor.stdout.readline()))
         supervisor.kill()
-        assert supervisor.stdout.read() == b"", "nobody has the pipe any more"
+        assert supervisor.stdout.read() == b"", "no process has the pipe any more"
     os.close(pidfd)
 
 

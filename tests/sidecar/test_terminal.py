@@ -1,4 +1,4 @@
-"""A command whose output nobody reads, or that can't be written, ends with an exit code and without a traceback."""
+"""A command whose output isn't read, or that can't be written, ends with an exit code and without a traceback."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ COMMANDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_output_that_nobody_takes_is_an_exit_code(command: list[str], tmp_path: Path) -> None:
+def test_output_that_is_not_taken_is_an_exit_code(command: list[str], tmp_path: Path) -> None:
     if command[0] == "engine_shim.cli.failover":
         command = [*command, "--run-dir", str(tmp_path)]
     words = [sys.executable, "-m", *command]

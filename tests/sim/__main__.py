@@ -39,7 +39,7 @@ WORLDS: dict[str, type[World] | type[GmsWorld] | type[VramWorld] | type[pool.Sch
 
 
 class Stuck(BaseException):
-    """Nobody on the way up takes it for an error of his own."""
+    """No caller on the way up takes it for an error of its own."""
 
 
 @dataclass

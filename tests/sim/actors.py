@@ -89,7 +89,7 @@ class SimServer(TreeServer):
         """In a thread of its own; where /proc hangs no answer comes."""
         seen = tuple((number, "lives") for number in effect.processes)
         if self.world.rng.random() < 0.8:
-            answer = e.LookedAt(effect.incarnation, seen, ("somebody",) if effect.life else ())
+            answer = e.LookedAt(effect.incarnation, seen, ("another process",) if effect.life else ())
             self.process.after(self.world.rng.random() * 0.05, lambda: self.feed(answer))
 
     def _do_take_names(self, effect: e.TakeNames) -> None:
@@ -100,7 +100,7 @@ class SimServer(TreeServer):
                 try:
                     self.names[name] = self.process.listen_abstract(name)
                 except OSError:
-                    missing.append((name, "somebody"))
+                    missing.append((name, "another process"))
         self.pending.append(e.NamesTaken(tuple(missing)))
 
     def holder_on_disk(self) -> tuple[str, int] | None:

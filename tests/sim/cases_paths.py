@@ -23,7 +23,7 @@ SCRIPTS = scripts_of(
     holder open_at again d life
     holder probe again write 0 1 = held
     """,
-        "a symlink that is switched leads newcomers elsewhere, and nobody else": """
+        "a symlink that is switched leads newcomers elsewhere, and no other process": """
     outside mkdir /one
     outside mkdir /two
     outside symlink /one /link

@@ -202,7 +202,7 @@ SCRIPTS = scripts_of(
     second listen door /lock.sock = ok
     server stat /lock.sock = f2
     second connect line /lock.sock = ok
-    server accept line door = nobody
+    server accept line door = none
     second accept line door = ok
     second open file /lock.sock = ENXIO
     second open plain /plain create

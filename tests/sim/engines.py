@@ -29,11 +29,11 @@ class Tree:
     name: str
     main: Process
     processes: list[Process] = field(default_factory=list)
-    """Everybody who may touch the device: the main process, members, and what they forked."""
+    """All that may touch the device: the main process, members, and what they forked."""
     forks: list[Process] = field(default_factory=list)
     """Those of them who are no members: the life lock alone covers them, up to the moment when they begin to die."""
     children: list[Process] = field(default_factory=list)
-    """Everybody that its shim would kill, whether they have joined or not; its next program's, too."""
+    """All that its shim would kill, whether they have joined or not; its next program's, too."""
     workers: list[Process] = field(default_factory=list)
     """Those that it spawned itself, and that join it: late, perhaps."""
     announced: int = 0

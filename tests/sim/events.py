@@ -38,7 +38,7 @@ class Event:
 
 
 class Namespace:
-    """A PID namespace: its members see each other and those below, nobody beside or above."""
+    """A PID namespace: its members see each other and those below, none beside or above."""
 
     __slots__ = ("init", "init_waits", "members", "parent")
 

@@ -70,7 +70,7 @@ class Faults(TreeFaults):
         if rng.random() < 0.4 and holder is not None:
             self.kernel.kill(holder.main)
 
-    def _stop_anybody(self) -> None:
+    def _stop_any(self) -> None:
         world, server = self.world, self.world.server
         victims = self._victims() + ([server.process] if server is not None and server.process.alive else [])
         if not victims:
@@ -114,7 +114,7 @@ class Faults(TreeFaults):
         if fd >= 0:
             process.pin(fd, self.rng.random())
 
-    # -- what programs do that nobody expects ----------------------------------------------------------------------
+    # -- what programs do unexpectedly -----------------------------------------------------------------------------
 
     def _impostor(self) -> None:
         """A process of an engine's tree that takes itself for the main process."""
@@ -214,7 +214,7 @@ class Faults(TreeFaults):
     # -- time and memory -------------------------------------------------------------------------------------------
 
     def _foreign_memory(self) -> None:
-        self.world.note_fault("somebody else takes device memory")
+        self.world.note_fault("another process takes device memory")
         self.kernel.devices[DEVICE].foreign_bytes = self.rng.choice((30, 50, 90))
         self.kernel.after(self.rng.random() * 2, self._foreign_gone)
 
@@ -241,7 +241,7 @@ _FAULTS = (
     (0.28, Faults._kill_the_holder),
     (0.11, Faults._kill_any),
     (0.19, Faults._kill_the_server),
-    (0.10, Faults._stop_anybody),
+    (0.10, Faults._stop_any),
     (0.05, Faults._disk),
     (0.04, Faults._path),
     (0.03, Faults._clock),

@@ -94,7 +94,7 @@ class Inode:
         self.removed = False
         """A directory that has no name any more: nothing can be made in it."""
         self.closed = False
-        """A directory that nobody may go through (mode 0)."""
+        """A directory that no process may go through (mode 0)."""
 
     def conflict(self, owner: OpenFile, kind: Lock, start: int, length: int) -> bool:
         """Would `owner` be refused? Its own ranges never stand in its way, and readers do not hinder readers."""
@@ -128,7 +128,7 @@ class Inode:
 
 
 class File(OpenFile):
-    """A regular file or a directory that somebody opened. It names its inode for ever, whatever happens to the path."""
+    """A regular file or a directory that was opened. It names its inode for ever, whatever happens to the path."""
 
     __slots__ = ("inode",)
 

@@ -1,7 +1,7 @@
 """Paths of the simulated kernel: where they lead, and that this may change.
 
 What a file system knows and nothing else: no processes, no clock. A directory can be moved, be reached through a
-symlink, and be covered by a mount; whoever holds it open still has that very one. Inodes and locks: files.py.
+symlink, and be covered by a mount; a process that holds it open still has that very one. Inodes and locks: files.py.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class FileSystem:
     """Absolute paths as one mount namespace sees them, and paths that begin at a directory that is held open.
 
     Inode numbers are never used twice within a boot, as on tmpfs. A directory can be moved, be reached through a
-    symlink, and be covered by a mount: then its path leads elsewhere, and whoever holds it open still has it.
+    symlink, and be covered by a mount: then its path leads elsewhere, and a process that holds it open still has it.
     """
 
     __slots__ = ("_found", "_found_in", "disk", "mounts", "root")
@@ -67,7 +67,7 @@ class FileSystem:
     def directory_of(self, path: str, at: Inode | None = None) -> tuple[Inode, str]:
         parent, slash, name = path.rstrip("/").rpartition("/")
         if not slash and at is None:
-            raise error(errno.ENOENT, path)  # nobody here has a working directory
+            raise error(errno.ENOENT, path)  # no process here has a working directory
         if self._found_in != self.disk.layout:
             self._found.clear()
             self._found_in = self.disk.layout
@@ -230,7 +230,7 @@ class FileSystem:
         self.disk.layout += 1
 
     def unmount(self, path: str) -> None:
-        """What is mounted there goes away, for whoever comes by the path."""
+        """What is mounted there goes away, for a process that comes by the path."""
         top = self.find(path)
         below = next((covered for covered, over in self.mounts.items() if over is top), None)
         if below is None:
@@ -239,7 +239,7 @@ class FileSystem:
         self.disk.layout += 1
 
     def close_directory(self, path: str, *, closed: bool) -> None:
-        """chmod 0: nobody gets through it by a path."""
+        """chmod 0: no process gets through it by a path."""
         self.find(path).closed = closed
         self.disk.layout += 1
 

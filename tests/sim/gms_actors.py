@@ -304,7 +304,7 @@ class SimClient(Shell[c.Event, c.Effect], Generic[C]):
 
     def _handle(self, event: c.Event) -> Iterable[c.Effect]:
         yield from self.machine.handle(event, self.world.kernel.now)
-        for fd in self.arriving:  # what nobody has kept
+        for fd in self.arriving:  # what wasn't kept
             self.process.close(fd)
         self.arriving = ()
 

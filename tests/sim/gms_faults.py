@@ -42,7 +42,7 @@ class GmsFaults:
         elif roll < 0.50 and server is not None:
             self._kill_the_server(server, living)
         elif roll < 0.62 and (living or server is not None):
-            self._stop_somebody(server, living)
+            self._stop_any(server, living)
         elif roll < 0.70:
             self._fill_the_disk()
         elif roll < 0.73:
@@ -84,7 +84,7 @@ class GmsFaults:
         if rng.random() < 0.3 and living:
             self.kernel.kill(rng.choice(living).process)
 
-    def _stop_somebody(self, server: SimGms | None, living: Living) -> None:
+    def _stop_any(self, server: SimGms | None, living: Living) -> None:
         victims = [engine.process for engine in living] + ([server.process] if server is not None else [])
         stopped = self.rng.choice(victims)
         self.world.note_fault(f"stop {stopped}")
@@ -131,7 +131,7 @@ class GmsFaults:
         self.kernel.jump_wall_clock(seconds)
 
     def _take_memory(self) -> None:
-        self.world.note_fault("somebody else takes device memory")
+        self.world.note_fault("another process takes device memory")
         self.kernel.devices[DEVICE].foreign_bytes = self.rng.choice((30, 60, 95))
         self.kernel.after(self.rng.random() * 1.5, self._foreign_gone)
 
@@ -172,10 +172,10 @@ class GmsFaults:
             person.send(fd, m.DropRegion(key=self.rng.choice(self._keys), timeout_s=0.5))
         person.after(self.rng.random(), person.exit)
 
-    # -- somebody who lies ----------------------------------------------------------------------------------------
+    # -- a process that lies --------------------------------------------------------------------------------------
 
     def _impostor(self) -> None:
-        """Somebody who hands back what he has not, or talks out of turn."""
+        """A process that hands back what it has not, or talks out of turn."""
         rng = self.rng
         impostor = self.kernel.spawn("impostor")
         try:

@@ -3,18 +3,18 @@ what must hold.
 
  1. Never a writer and a reader together, as the processes themselves see it: a writer is one whose connection stands
     and who has not committed yet, and a reader reads on while its server is away.
- 2. A committed layout is lost only to a writer that was let in, to a replacement, or when nobody has it any more. No
+ 2. A committed layout is lost only to a writer that was let in, to a replacement, or when no process has it. No
     process that wasn't stopped and has the memory is told that it is stale for another reason.
  3. What is handed back, and what a reader gets, is the very memory of the layout with that number.
  4. Numbers only grow, and no two writers get the same, also where the file was lost or an older one is there again
     (unless the clock on the wall went back, too).
  5. First on disk, then told: what is acknowledged as committed stands in the file.
- 6. Nobody is let in to write who is dead already.
+ 6. No process is let in to write that is dead already.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
     the committed layouts and the pool.
- 8. Once the faults stop, everybody who waits gets an answer within a bound, and what can be read is read. Where there
+ 8. Once the faults stop, each waiter gets an answer within a bound, and what can be read is read. Where there
     is a ledger, what is leased then is what weights take, whichever server made it.
- 9. And everybody who is connected knows which layout there is.
+ 9. And each client that is connected knows which layout there is.
 10. What a process may write of a pool no other living process may write, nor does io_uring for one that has ended; and
     none begins with an older token than the newest. At the end the lock's holder owns it.
 
@@ -225,12 +225,12 @@ class GmsWorld(Schedule[SimGms]):
         elif a_writer:
             self.over_since[lost] = "a writer"
             if region.awaited is not None:
-                self._nobody_was_there(lost, "a writer is let in over")
+                self._none_was_there(lost, "a writer is let in over")
         elif lost not in self.over_since:
-            self.over_since[lost] = "nobody has it"
-            self._nobody_was_there(lost, "without a writer the server gives up")
+            self.over_since[lost] = "no process has it"
+            self._none_was_there(lost, "without a writer the server gives up")
 
-    def _nobody_was_there(self, generation: int, what: str) -> None:
+    def _none_was_there(self, generation: int, what: str) -> None:
         for engine in self.engines:
             if engine.has(generation) and not engine.was_stopped and not self.spoiled:
                 self.fail(f"{what} layout {generation}, which {engine.process} has")
@@ -246,7 +246,7 @@ class GmsWorld(Schedule[SimGms]):
                 self.spoiled = self.blind = False
         elif isinstance(message, m.Opened) and message.mode == "rw":
             if server._ended(fd):
-                self.fail("somebody is let in to write whose connection has ended")
+                self.fail("a client is let in to write whose connection has ended")
             if message.generation <= self.last_given and not self.spoiled:
                 self.fail(f"number {message.generation} is given after {self.last_given}")
             if message.generation in self.given and not self.numbers_repeat:
@@ -329,7 +329,7 @@ class GmsWorld(Schedule[SimGms]):
                 if engine.alive and engine.key == key and engine.client.welcome and engine.told != there:
                     self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
             if weights.committed is None and weights.draft is None:
-                self.fail(f"nothing is committed of {key} {self.calm_s} s after the faults, and nobody writes")
+                self.fail(f"nothing is committed of {key} {self.calm_s} s after the faults, and no client writes")
             layouts = (weights.committed, weights.draft)
             takes = sum(each.on_device for each in layouts if each is not None)
             growing = machine.device.making.keys | {each.key for each in machine.device.leases._growing.values()}

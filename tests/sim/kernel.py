@@ -33,7 +33,7 @@ class ReleaseOrder(enum.Enum):
 
 
 class BusyLoop(Exception):
-    """Somebody has himself called again and again."""
+    """A process has itself called again and again."""
 
 
 class Kernel:
@@ -269,7 +269,7 @@ class Kernel:
             pidfd.wake()
         for pinned, late_s in process.pins:
             self.after(late_s, self._unpin(pinned))
-        self._reap_if_nobody_waits(process)
+        self._reap_if_none_waits(process)
         inside: Namespace | None = process.namespace
         while inside:
             del inside.members[process]
@@ -289,7 +289,7 @@ class Kernel:
                 if child.parent:
                     child.parent.children[child] = None
                 if child.gone:
-                    self._reap_if_nobody_waits(child)
+                    self._reap_if_none_waits(child)
 
     def _new_parent(self, dead: Process) -> Process | None:
         ancestor = dead.parent
@@ -300,7 +300,7 @@ class Kernel:
         init = dead.namespace.init
         return init if init is not dead else None
 
-    def _reap_if_nobody_waits(self, process: Process) -> None:
+    def _reap_if_none_waits(self, process: Process) -> None:
         parent = process.parent
         if parent is None and self.orphans_wait_s:
             self.after(self.orphans_wait_s, lambda: self.reap(process))
@@ -371,7 +371,7 @@ class Kernel:
         self.files.make_directories(path)
 
     def reboot(self, keep: Sequence[str] = ()) -> None:
-        """Every process is gone at once, nobody is told; a new boot id; only the directories in `keep` are on a disk.
+        """Every process is gone at once, none is told; a new boot id; only the directories in `keep` are on a disk.
 
         Pids and pidfs inodes begin again, so that they mean nothing without the boot id."""
         processes = list(self.processes.values())

@@ -131,7 +131,7 @@ class Actor:
     def _new_process(self, verb: str, arguments: list[str], control: int) -> str:
         if verb == "fork":
             return self._fork(control)
-        if verb == "fork_again":  # with the pid of a dead process: within a container nobody else takes it
+        if verb == "fork_again":  # with the pid of a dead process: within a container no other process takes it
             with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as last_pid:
                 last_pid.write(str(int(arguments[0]) - 1))
             return self._fork(control)
@@ -393,7 +393,7 @@ class Actor:
             try:
                 accepted, _ = borrowed.accept()
             except BlockingIOError:
-                return "nobody"
+                return "none"
             accepted.setblocking(False)
             self.names[name] = accepted.detach()
         return "ok"

@@ -1,8 +1,8 @@
 """Plays scripts on the real kernel: real processes, sockets, locks and memory in a directory of their own on tmpfs.
 
 Every process of a script is a `linux_actor.py` with a control socket, all of them below one `world`, and the worlds
-below one zygote, because forking it takes a millisecond and starting a program twenty. Nothing sleeps: whoever is to
-die is waited for by pidfd, whoever is to stop by its state in /proc, all with deadlines. `close` kills everything.
+below one zygote, because forking it takes a millisecond and starting a program twenty. Nothing sleeps: what is to
+die is waited for by pidfd, what is to stop by its state in /proc, all with deadlines. `close` kills everything.
 """
 
 import errno
@@ -51,7 +51,7 @@ def wait_until(what: str, happened: Callable[[], bool]) -> None:
 
 
 def proc_state(process: Path) -> str:
-    """S for whoever lives in any way: whether it sleeps or runs just now is no news."""
+    """S for a process that lives in any way: whether it sleeps or runs just now is no news."""
     try:
         text = (process / "stat").read_text(encoding="ascii")
     except (FileNotFoundError, ProcessLookupError):
@@ -163,7 +163,7 @@ class LinuxWorld:
         self.frozen: Path | None = None
 
     def close(self) -> None:
-        """Kills, and waits until nobody is left: the zygote reaps them."""
+        """Kills, and waits until none is left: the zygote reaps them."""
         if self.frozen is not None:
             (self.frozen / "freezer.state").write_text("THAWED")
         for actor in self.actors.values():
@@ -217,7 +217,7 @@ class LinuxWorld:
         return self._readable_by_people(step.verb, answer, actor)
 
     def gone(self, expected: list[str]) -> list[str]:
-        """Who is gone, once everybody is who is expected to be."""
+        """Who is gone, once all are that are expected to be."""
         for name in expected:
             actor = self.actors[name]
             wait_until(f"the death of {name}", lambda actor=actor: is_gone(actor))  # type: ignore[misc]

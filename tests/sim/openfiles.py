@@ -62,7 +62,7 @@ class Listener(OpenFile):
         return bool(self.backlog)
 
     def release(self) -> None:
-        """Whoever was not accepted yet reads end of file. A path stays, and refuses."""
+        """A connection that was not accepted yet reads end of file. A path stays, and refuses."""
         self.forget()
         while self.backlog:
             self.backlog.popleft().drop()
@@ -86,7 +86,7 @@ class Pidfd(OpenFile):
 
 
 class Device:
-    """Memory of one device, and what somebody else holds of it."""
+    """Memory of one device, and what another process holds of it."""
 
     __slots__ = ("allocations", "capacity", "foreign_bytes", "name", "reader_works", "used_bytes")
 

@@ -1,8 +1,8 @@
 """Faults of the simulator by which the run directory's path comes to lead elsewhere, or nowhere: for the server, for
-the engines, or for everybody.
+the engines, or for all.
 
-The kernel tells the server, and those who hold most of the time: nobody may rely on it. What excuses what stands with
-the flags of `world.py`: `directory_lost` (a path led elsewhere, so a holder may find nobody in time), `life_lost` (a
+The kernel tells the server, and those who hold most of the time: it can't be relied on. What excuses what stands with
+the flags of `world.py`: `directory_lost` (a path led elsewhere, so a holder may find no server in time), `life_lost` (a
 server can't see the life locks of those who were there before).
 """
 
@@ -54,7 +54,7 @@ class PathFaults:
                 client.process.after(rng.random() * 0.01, client.path_changed)
 
     def _later(self, what: Callable[[], None]) -> None:
-        """When somebody puts it right, as a rule while there are faults still; `end` sees to the rest."""
+        """When it is put right, as a rule while there are faults still; `end` sees to the rest."""
 
         def put_right() -> None:
             try:
@@ -122,7 +122,7 @@ class PathFaults:
         self._later(lambda: self.kernel.files.close_directory(ABOVE, closed=False))
 
     def _mounted(self) -> None:
-        """For everybody; or where the server has a view of its own, for it alone, or for the others alone."""
+        """For all; or where the server has a view of its own, for it alone, or for the others alone."""
         self.world.life_lost = True
         files, server = self.kernel.files, self.world.server
         views = [files]
@@ -140,7 +140,7 @@ class PathFaults:
     # -- the end of all faults -------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """There is a way to a directory again, for everybody the same."""
+        """There is a way to a directory again, for all the same."""
         files, server = self.kernel.files, self.world.server
         self.world.went_back |= bool(files.mounts)
         files.mounts.clear()

@@ -198,7 +198,7 @@ class Process:
         self.kernel.kill(self)
 
     def die_with_parent(self) -> None:
-        """PR_SET_PDEATHSIG. A parent that died before this call kills nobody: look at `parent` afterwards."""
+        """PR_SET_PDEATHSIG. A parent that died before this call kills nothing: look at `parent` afterwards."""
         self.must_live()
         self.dies_with_parent = True
 
@@ -225,7 +225,7 @@ class Process:
         return "T" if self.stopped else "S"
 
     def kill_pid(self, pid: int) -> None:
-        """kill(2): hits whoever has the pid today."""
+        """kill(2): hits the process that has the pid today."""
         self.must_live()
         target = self.kernel.processes.get(pid)
         if target is None or not self.namespace.sees(target.namespace):
@@ -334,7 +334,7 @@ class Process:
         return self._add(near)
 
     def accept(self, fd: int) -> int | None:
-        """None: nobody waits."""
+        """None: no connection waits."""
         listener = self._file(fd)
         if not isinstance(listener, Listener):
             raise error(errno.EINVAL, fd)
@@ -408,7 +408,7 @@ class Process:
         return self.files.find(path, self._directory(at)).number
 
     def directory_inode(self, fd: int) -> Inode:
-        """No system call: for whoever must know the truth."""
+        """No system call: for a check that must know the truth."""
         return self._regular(fd).inode
 
     def fstat(self, fd: int) -> int:

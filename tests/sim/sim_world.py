@@ -1,6 +1,6 @@
 """Plays scripts on the simulated kernel, and says what was seen.
 
-Beside the answers it holds one promise of the simulated kernel that no poll can show: whoever watches a descriptor was
+Beside the answers it holds one promise of the simulated kernel that no poll can show: a watcher of a descriptor was
 woken once it became readable (`UnwokenError`).
 """
 
@@ -18,7 +18,7 @@ PIN_LATE_S = 0.3
 
 
 class UnwokenError(AssertionError):
-    """A descriptor is readable, and nobody told its watcher."""
+    """A descriptor is readable, and nothing told its watcher."""
 
 
 class SimWorld:
@@ -186,7 +186,7 @@ class SimWorld:
             self._name(process, name, fd)
 
     def do_obey_modes(self, process: Process) -> None:
-        """Everybody does here."""
+        """Every process does here."""
 
     def do_end_leader(self, process: Process) -> None:
         process.end_leader()
@@ -320,7 +320,7 @@ class SimWorld:
         accepted = process.accept(fd)
         self._read(process, fd)
         if accepted is None:
-            return "nobody"
+            return "none"
         self._name(process, name, accepted)
         return "ok"
 

@@ -231,7 +231,7 @@ def test_a_file_can_be_torn_or_corrupt(kernel: Kernel) -> None:
     assert server.read_file("/run/holder.json") == wrong[:4]
 
 
-def test_memory_of_somebody_else_counts_and_a_reader_can_fail(kernel: Kernel) -> None:
+def test_memory_of_another_process_counts_and_a_reader_can_fail(kernel: Kernel) -> None:
     engine = kernel.spawn("engine")
     gpu = kernel.devices["gpu"]
     gpu.foreign_bytes = 90
@@ -294,7 +294,7 @@ def test_an_older_kernel_names_no_peers_no_inodes_and_no_reaped_ones() -> None:
         server.peer_pidfd(ours)
 
 
-def test_nothing_is_left_when_everybody_is_dead(kernel: Kernel) -> None:
+def test_nothing_is_left_when_every_process_is_dead(kernel: Kernel) -> None:
     server, ours, engine, theirs = connected(kernel)
     life = engine.open("/run/life/1", create=True)
     engine.lock(life, Lock.READ)

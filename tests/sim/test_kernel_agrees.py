@@ -45,7 +45,7 @@ def compare(script: Script, ancestor: Actor, seed: int) -> None:
                 answer = linux.play(step)
                 real = answer, linux.gone(expected=simulated[1])
             except (TimeoutError, ConnectionError) as error:
-                real = str(error), ["nobody knows"]
+                real = str(error), ["not known"]
             told.append(f"    {step}   -> {real[0]}")
             if simulated != real:
                 story = "\n".join(told)

@@ -257,7 +257,7 @@ def _in_flight_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     after(monkeypatch, Process, "send", uncount)
 
 
-@mutant("the peer is whoever holds the connection now")
+@mutant("the peer is the process that holds the connection now")
 def _peer_is_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     def peer_pidfd(self: Process, fd: int) -> int:
         end = self._connection(fd).peer

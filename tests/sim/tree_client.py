@@ -40,7 +40,7 @@ class Where(Protocol):
 
 
 def leads(process: Process, run: str, directory: int) -> c.There | None:
-    """Where the run directory's path leads now, as seen by somebody who has been there. None: it can't be looked at."""
+    """Where the run directory's path leads now, as one sees it that has been there. None: it can't be seen."""
     try:
         there = process.stat(run)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One schedule of the simulator: engines, a lock server, somebody who asks for switchovers, faults from one seed; and
+"""One schedule of the simulator: engines, a lock server, a client that asks for switchovers, faults from one seed; and
 what must hold.
 
 What must hold, by policy:
@@ -8,25 +8,25 @@ What must hold, by policy:
     where only end-of-file can be seen, or a person asked for `--grant-unproven`, it may be dying, but runs no more.
     Under `--unsafe-presume-dead` only this holds: no earlier main process that is not stopped still thinks that it
     holds.
- 2. Nobody of a former holder's tree takes device memory after its successor's grant.
+ 2. No process of a former holder's tree takes device memory after its successor's grant.
  3. Where memory can be read, what the new holder needs is free when it is granted; or there was an alarm.
  4. Tokens strictly grow, also when the directory or the file is lost, unless the clock went back, too.
- 5. Once the faults stop, somebody is granted within a bound; or the server says in an alarm what it can't prove. Where
+ 5. Once the faults stop, a waiter is granted within a bound; or the server says in an alarm what it can't prove. Where
     the server sees all processes and their inodes, and no file was lost, it can prove everything.
  6. With proof, a holder that is not stopped or killed never loses the lock, whatever happens to the server or the
     holder file.
  7. Who is granted has looked at its engine since the last holder was lost.
- 8. The permit: one at a time, and nobody between a holder's death and its successor's Active.
+ 8. The permit: one at a time, and none between a holder's death and its successor's Active.
  9. The server keeps no pidfd that the machine doesn't know, and no machine waits for a pidfd that the server doesn't
     have.
-10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
+10. First on disk, then told: an engine that is told that it holds stands in the file, with its token.
 11. The machine never finds one of its own rules broken.
 12. A takeover that is withheld for longer than the window, because a process doesn't end, is an alarm; until it ends.
-13. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
+13. A grant that crosses a waiter's giving up ends no engine, as long as its connection and its server live.
 15. After the word that the lock is at rest, which is on disk then, no waiter is granted until a wake is asked for, or
     the holder is back; unless the file is lost.
 14. No more copies of pidfds are under way to clients than the server may have; and in the
-    end whoever keeps copies has one of each of the holder's processes.
+    end a client that keeps copies has one of each of the holder's processes.
 """
 
 import errno
@@ -72,11 +72,11 @@ class World(Schedule[SimServer]):
         self.memory_bound_s = rng.choice((1.0, float("inf")))
         self.evidence = rng.choices(("peer", "sent", "none"), (7, 2, 1))[0]
         self.apart = rng.random() < 0.5
-        """The server is in a container of its own, and sees nobody's numbers."""
+        """The server is in a container of its own, and sees no other process's number."""
         self.maps = rng.random() < 0.9
-        """Life files can be mapped: nobody can let go of its life lock while it lives."""
+        """Life files can be mapped: no process can let go of its life lock while it lives."""
         self.skew = rng.choice((0.0, 0.0, 0.0, 0.0, 0.3))
-        """So often a server is of a version that can't talk with anybody here."""
+        """So often a server is of a version that can't talk with any process here."""
         self.cut_rate = rng.choice((0.0, 0.0, 0.0, 0.001, 0.01)) if self.evidence != "none" else 0.0
         """So often something raises in the middle of a client's turn, which costs it its connection. (Where there are
         no pidfds, that is its end.)
@@ -123,7 +123,7 @@ class World(Schedule[SimServer]):
         self.frozen: set[Process] = set()
         """A kill of these waited, or waits, for their thaw."""
         self.one_stays_stopped = False
-        """To a server that never heard of anybody, it may be the holder."""
+        """To a server that never heard of any engine, it may be the holder."""
         self.others = random.Random(-1 - seed)
         """For what came later: the schedules of a seed stay what they were without it."""
         if self.others.random() < 0.1:
@@ -166,7 +166,7 @@ class World(Schedule[SimServer]):
     # -- what must hold --------------------------------------------------------------------------------------------
 
     def granting(self, server: SimServer, conn: int, *, back: bool = False) -> None:
-        """The server tells somebody that it holds: for the first time, or because it is back."""
+        """The server tells an engine that it holds: for the first time, or because it is back."""
         caller, token = server.machine.callers.by_conn.get(conn), server.machine.active.token
         if caller is None or caller.incarnation is None:
             return
@@ -183,7 +183,7 @@ class World(Schedule[SimServer]):
         tree.announced = token
         if tree.holds:
             return
-        self._nobody_else(tree)
+        self._no_other(tree)
         if tree.looked_at < self.fenced_at:
             self.fail(f"{tree.name} is granted, and has not looked at its engine since the last holder was lost")
         free = max(self.kernel.devices[DEVICE].free_bytes, server.free_when_read)
@@ -225,7 +225,7 @@ class World(Schedule[SimServer]):
         if tree.main in self.silent or (self.presume_dead and tree.was_stopped):
             tree.holds = True  # it was stopped, and finds the grant of a server that is gone
             return True
-        self._nobody_else(tree)
+        self._no_other(tree)
         if token in self.tokens:
             self.repeated.add(token)
         self.tokens.add(token)
@@ -248,7 +248,7 @@ class World(Schedule[SimServer]):
         }
         return copies | (self.server.met if self.server is not None else set())
 
-    def _nobody_else(self, tree: Tree) -> None:
+    def _no_other(self, tree: Tree) -> None:
         for other in self.trees.values():
             if other is tree or not other.granted or (other.impostor and self.spoiled):
                 continue  # (who is who was in the file)
@@ -474,7 +474,7 @@ class World(Schedule[SimServer]):
             self._faults.rest()
 
     def _is_settled(self) -> bool:
-        """Somebody holds and serves, and nothing more is to be expected."""
+        """An engine holds and serves, and nothing more is to be expected."""
         server = self.server
         return (
             self.kernel.now >= FAULTS_END_S + SETTLED_S
@@ -552,10 +552,10 @@ class World(Schedule[SimServer]):
         can_prove = can_prove and not self._left_a_child()
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
-            self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
+            self.fail(f"no engine was granted within {self.calm_s} s after the faults: {machine.status}")
         if machine.active.phase is Phase.HELD:
             if "overdue" in machine.context.alarms:
-                self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
+                self.fail(f"an engine holds, and an alarm says that none is granted: {machine.context.alarms}")
             self._check_copies(server)
         closed = {tree.name for tree in self.trees.values() if tree.closed_at < self.kernel.now - FORGOTTEN_S}
         for who in machine.evidence.incarnations.known.values():

@@ -35,7 +35,7 @@ class Child:
             os._exit(1)
 
     def line(self) -> str:
-        """The next line that the child (or a child of it) says; empty when everybody who could say one is gone."""
+        """The next line that the child (or a child of it) says; empty when all that could say one are gone."""
         while b"\n" not in self._heard:
             assert readable(self._read), "the child says nothing"
             more = os.read(self._read, 4096)

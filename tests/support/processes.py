@@ -20,7 +20,7 @@ def gone(pidfd: int) -> bool:
 
 
 class Process:
-    """Any process. Whoever has a pidfd of it, taken before anybody could collect the process, gives that, and closes
+    """Any process. A caller that has a pidfd of it, from before the process could be collected, gives that, and closes
     it; else one is opened here.
     """
 

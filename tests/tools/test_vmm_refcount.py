@@ -237,7 +237,7 @@ def test_killed_it_takes_its_processes_along() -> None:
 
 
 def _reparented_and_dead(pid: int) -> bool:
-    """Nobody may be there to wait for it."""
+    """No process may be there to wait for it."""
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True

@@ -131,7 +131,7 @@ class Pair:
         self.census: dict[str, int] = {}
         self.counted_resident = 0
         self.turns = 0
-        """How often somebody else serves, since the census."""
+        """How often another engine serves, since the census."""
         self.litter: set[str] = set()
         """Names of files that engines had outside of the run directory."""
         self._last_url = ""
@@ -250,11 +250,11 @@ class Pair:
         """What the last rank's GMS says."""
         return self.house.weights(f"host:{self.ranks - 1}")
 
-    def somebody_waits_for_weights(self) -> bool:
+    def an_engine_waits_for_weights(self) -> bool:
         said = self.weights()
         return said is not None and any(client.doing == "waiting" for client in said.clients)
 
-    def somebody_waits_for_room_to_write(self) -> bool:
+    def an_engine_waits_for_room_to_write(self) -> bool:
         said = self.weights()
         return said is not None and said.state == "RW" and bool(said.waiting_for)
 
@@ -280,7 +280,7 @@ class Pair:
         return sum(census.resident(self.house, self.shims).values())
 
     def lying_about(self) -> set[str]:
-        """Files that engines had outside of the run directory, and that nobody has any more."""
+        """Files that engines had outside of the run directory, and that no process has any more."""
         return {name for name in self.litter - self._outside() if Path(name).exists()}
 
     def _outside(self) -> set[str]:

@@ -1,6 +1,6 @@
-"""The KV cache of vLLM outlives its engine, with one rank and with two. Whoever comes next reuses every token of every
+"""The KV cache of vLLM outlives its engine, with one rank and with two. The next engine reuses every token of every
 full block, by vLLM's own count, and the answers go on as a cold engine would have gone on: the same engine, started
-again where nobody took over; the other one, after a kill in the middle of answers; and after a switchover.
+again where no engine took over; the other one, after a kill in the middle of answers; and after a switchover.
 
 FAILOVER_KV_TURNS=10 makes test-vllm ONLY=test_kv      so many switchovers, and nothing grows; by default there is one
 
@@ -122,7 +122,7 @@ def records(pair: Pair) -> int:
     return 0 if said is None else sum(pool.blocks for pool in said.regions if pool.key == "kv-index")
 
 
-def test_an_engine_that_is_started_again_where_nobody_took_over_goes_on_with_its_cache(keeping: Pair) -> None:
+def test_an_engine_that_is_started_again_where_no_engine_took_over_goes_on_with_its_cache(keeping: Pair) -> None:
     """With two ranks one of them stops in the middle of a step: nothing of that step is believed."""
     pair, active = keeping, keeping.shims[0]
     house = pair.house

@@ -170,7 +170,7 @@ def test_of_what_ends_engine_core_only_a_workers_error_is_told(monkeypatch: pyte
     assert told == [worker, "no room"]
 
 
-def test_in_a_vllm_of_somebodys_own_the_plugin_does_nothing() -> None:
+def test_in_a_vllm_without_a_pair_the_plugin_does_nothing() -> None:
     program = """
 import sys
 from engine_shim.vllm_engine import plugin

@@ -48,7 +48,7 @@ def test_servers_crash_while_weights_are_written_and_in_init_and_the_active_is_k
     held = unborn.hold("a", "start")
     a, b = unborn.shim("a"), unborn.shim("b")
     unborn.shims = (a, b)
-    until(unborn.somebody_waits_for_room_to_write, "the primary is in the middle of writing")
+    until(unborn.an_engine_waits_for_room_to_write, "the primary is in the middle of writing")
     house.restart("gms", unborn.kind)
     memory.release(hog)
     memory.close()
@@ -69,7 +69,7 @@ def test_servers_crash_while_weights_are_written_and_in_init_and_the_active_is_k
     assert (a.state()["deaths"], b.state()["deaths"]) == (2, 0)
 
 
-def test_the_lock_server_is_killed_and_nobody_notices(pair: Pair) -> None:
+def test_the_lock_server_is_killed_unnoticed(pair: Pair) -> None:
     active, standby = pair.whole()
     before = deaths(pair), active.state()["token"]
     pair.house.restart("lock", pair.kind)
@@ -95,7 +95,7 @@ def test_both_servers_crash_and_the_other_engine_dies_again_in_the_middle_of_a_w
     held = pair.hold(standby.engine_id, "wake")
     active.main().kill()
     pair.reaches(standby, "wake")
-    assert not standby.state()["ready"] and not pair.house.endpoint(), "nobody is to be found"
+    assert not standby.state()["ready"] and not pair.house.endpoint(), "no engine is to be found"
     pair.house.restart("lock", pair.kind)
     until(lambda: pair.house.holder() == standby.engine_id, "it still holds the lock")
     pair.house.restart("gms", pair.kind)
@@ -196,7 +196,7 @@ def test_a_part_of_the_active_is_killed_the_other_answers_the_same_from_the_same
 
 @pytest.mark.parametrize("which", ["main", "device"])
 def test_an_active_that_is_stopped_is_noticed_within_its_bound(pair: Pair, which: str) -> None:
-    """The main process is silent; whoever has the device is noticed when it has work and no step is finished."""
+    """The main process is silent; the one that has the device is noticed when it has work and no step is finished."""
     active, standby = pair.whole()
     old = pair.house.endpoint()
     if which == "main":
@@ -213,7 +213,7 @@ def test_an_active_that_is_stopped_is_noticed_within_its_bound(pair: Pair, which
         assert "no step finished for 10 s" in active.state()["last_end"]
 
 
-def test_nobody_is_granted_while_a_process_lives_that_has_outlived_the_active_main_process(pair: Pair) -> None:
+def test_no_engine_is_granted_while_a_process_lives_that_has_outlived_the_active_main_process(pair: Pair) -> None:
     """vLLM's own orphans, which its processes are without PDEATHSIG: it is taken from them. The one that has the device
     doesn't even end when it is killed.
     """
@@ -271,7 +271,7 @@ def test_a_wake_that_hangs_is_ended_at_its_bound_and_the_killed_one_serves_again
 
 
 def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_the_pair_recovers(pair: Pair) -> None:
-    """On one rank's device. The lock server has seen enough of it to be free before: somebody else was quicker. What a
+    """On one rank's device. The lock server has seen enough of it to be free before: another was quicker. What a
     predecessor left is there without room for anything more, so an operator has taken it away.
     """
     active, standby = pair.whole()
@@ -323,7 +323,7 @@ def test_an_engine_of_another_model_ends_with_a_sentence_and_the_pair_serves_on(
     assert deaths(pair) == before
 
 
-def test_weights_that_were_replaced_in_the_moment_when_nobody_reads_are_not_woken_on(pair: Pair) -> None:
+def test_weights_that_were_replaced_in_the_moment_when_no_engine_reads_are_not_woken_on(pair: Pair) -> None:
     """The last one here: the pair has no weights of its own afterwards. Of two ranks it is one's."""
     active, standby = pair.whole()
     before = deaths(pair)
@@ -331,7 +331,7 @@ def test_weights_that_were_replaced_in_the_moment_when_nobody_reads_are_not_woke
     words = ("put", "--device", f"host:{pair.ranks - 1}", "--replace", "--timeout-s", "600", others)
     put = Program(house, "put", "gms.cli.gmsctl", "--run-dir", str(house.run_dir), *words)
     house.add(put)
-    until(pair.somebody_waits_for_weights, "it waits until nobody reads")
+    until(pair.an_engine_waits_for_weights, "it waits until no engine reads")
     active.main().kill()
     assert put.code() == 0, put.said()
     until(lambda: standby.state()["deaths"] > before[standby.engine_id], "the sleeper ends")
@@ -384,7 +384,7 @@ def lose_with_its_cache(pair: Pair) -> None:
 
 
 def served_anew(pair: Pair, old: set[str]) -> tuple[Shim, Shim]:
-    """Whoever serves, once it is none of these trees; and the other."""
+    """The one that serves, once it is none of these trees; and the other."""
     with Observer(pair.house.run_dir) as observer:
         for status in observer.watch():
             holder = status.holder

@@ -18,7 +18,7 @@ GMS = Kind("none", "", (), "", ("--devices", "host:0", "--capacity", "64MiB"))
 
 
 @pytest.mark.parametrize("mode", ["told", "untold"])
-def test_whoever_adopts_has_the_publishers_tensors_shared_and_scales_of_its_own(
+def test_an_engine_that_adopts_has_the_publishers_tensors_shared_and_scales_of_its_own(
     house: House, model: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`told`: vLLM knows that weights are processed (0.32). `untold`: an older one does it without values, before."""

@@ -44,7 +44,7 @@ def module() -> Any:
 
 
 def no_load() -> Any:
-    raise AssertionError("the weights are there: nobody loads them again")
+    raise AssertionError("the weights are there: no engine loads them again")
 
 
 def test_one_writes_the_other_reads_and_both_sleep_and_wake(gms: House) -> None:
@@ -114,7 +114,7 @@ def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(
         slab = writer.create(writer.granularity)
         reader = writer.commit(Layout((writer.sizes[slab],), (), {"model": "another"}))
         until(lambda: not a.well, "it says that it couldn't wake")
-        until(lambda: engine_directory.marked(), "and leaves a mark, so that nobody has to ask")
+        until(lambda: engine_directory.marked(), "and leaves a mark, so that no engine has to ask")
         with pytest.raises(StaleLayout):
             a.wake()
         reader.close()

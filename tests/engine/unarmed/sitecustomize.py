@@ -1,5 +1,5 @@
 """For one test (`test_orphans.py`), by PYTHONPATH: the reference engine's workers don't die with their parent, as if
-PR_SET_PDEATHSIG had been cleared (a set-uid exec does that, or a library). Everybody else is as ever.
+PR_SET_PDEATHSIG had been cleared (a set-uid exec does that, or a library). Every other process is as ever.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A device on a tmpfs that fills up, in a mount namespace of its own: run by test_host.py under `unshare`.
 
-Argument: a directory to mount over. Whoever creates has looked how much is left just before another took it, which is
+Argument: a directory to mount over. A creator has looked how much is left just before another took it, which is
 played here by an answer from statvfs that is out of date.
 """
 

@@ -46,7 +46,7 @@ def test_of_many_that_make_a_device_all_find_the_same(tmpfs: Path) -> None:
     assert os.listdir(directory) == ["a"]
 
 
-def test_another_capacity_is_refused_while_somebody_has_memory(devices: Path) -> None:
+def test_another_capacity_is_refused_while_a_process_has_memory(devices: Path) -> None:
     memory = HostMemory("0", devices)
     handle = memory.create(GRANULARITY)
     with pytest.raises(DeviceError, match=f"{GRANULARITY} bytes of it are in use.*--devices host:NAME.*--capacity"):
@@ -122,7 +122,7 @@ def test_a_device_that_isnt_there_is_refused_with_who_makes_it(tmpfs: Path) -> N
         HostMemory("a", tmpfs)
 
 
-def test_a_device_goes_when_nobody_has_memory_of_it(devices: Path) -> None:
+def test_a_device_goes_when_no_process_has_memory_of_it(devices: Path) -> None:
     with process(devices) as owner:
         handle = owner.create(GRANULARITY)
         address = owner.mapped(handle, GRANULARITY)
@@ -203,7 +203,7 @@ def test_more_than_the_filesystem_has_is_refused_at_once_with_its_name(
     assert host.free() == larger
 
 
-def test_more_than_the_machine_has_is_refused_before_the_kernel_kills_somebody(
+def test_more_than_the_machine_has_is_refused_before_the_kernel_kills_a_process(
     devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libc, "allocate", _never)
@@ -230,7 +230,7 @@ def test_a_filesystem_that_fills_up_meanwhile_is_an_error_and_never_a_sigbus(tmp
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_device_that_nobody_uses_is_removed_and_of_another_it_is_said_why_it_stays(devices: Path) -> None:
+def test_a_device_that_no_process_uses_is_removed_and_of_another_it_is_said_why_it_stays(devices: Path) -> None:
     memory = HostMemory("0", devices)
     handle = memory.create(GRANULARITY)
     assert f"{GRANULARITY} bytes of it are in use" in remove_device_unless_used("host:0", devices)

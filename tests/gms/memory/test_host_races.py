@@ -123,7 +123,7 @@ def _take_elsewhere(memory: HostMemory) -> None:
     memory._add(_Allocation(fd, CAPACITY - GRANULARITY, GRANULARITY))
 
 
-def test_nobody_dies_of_a_device_that_others_make_smaller_and_larger(devices: Path) -> None:
+def test_no_process_dies_of_a_device_that_others_make_smaller_and_larger(devices: Path) -> None:
     def use(say: Callable[[str], None]) -> None:
         memory = HostMemory("0", devices)
         for _ in range(150):

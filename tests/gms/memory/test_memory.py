@@ -1,4 +1,4 @@
-"""What device memory promises, whoever makes it. One suite for all makers; each is added in `makers.py`.
+"""What device memory promises, whichever maker it has. One suite for all makers; each is added in `makers.py`.
 
 Who holds memory is a process of its own in every test, and dies by SIGKILL. The test itself holds descriptors only
 where a story says so.
