@@ -114,8 +114,8 @@ class View:
     @cached_property
     def silent(self) -> str:
         """A server pod that may run instances and hasn't said which, in a sentence; else empty."""
-        names = (server.name for server in self.running if self.is_silent(server))
-        return next((f"server pod {name} hasn't said yet what it runs" for name in names), "")
+        silent = (server for server in self.running if self.is_silent(server))
+        return next((f"server pod {server.name} hasn't said yet what it runs" for server in silent), "")
 
     def is_silent(self, server: Server) -> bool:
         return server.running and server.uid not in self.place.told

@@ -411,7 +411,7 @@ class Machine:
         command = event.command
         model = self.named(command.name or "")
         if model is None:
-            self._answer(event, 404, f"no model is called {command.name}{is_meant(command.name or '', self.names())}")
+            self._answer(event, 404, f"no model is called {command.name}{is_meant(command.name or '', self._called())}")
             return
         now, awake = self.context.now, model.state is State.AWAKE
         if command.verb in ("pin", "unpin"):
@@ -452,7 +452,7 @@ class Machine:
             (model for model in self.models.values() if called in model.rules.entry.aliases), None
         )
 
-    def names(self) -> list[str]:
+    def _called(self) -> list[str]:
         return [name for model in self.models.values() for name in (model.name, *model.rules.entry.aliases)]
 
     def _answer(self, event: e.Asked, status: int, detail: str) -> None:

@@ -744,6 +744,7 @@ def test_what_outlives_its_holder_is_the_next_ones_that_has_found_it_without_roo
     world.advance(3)
     assert other.has == 0 and world.device().returning == 60 and world.device().foreign == 0
     assert [lease.state for lease in world.status.leases] == ["kept"]
+    assert "kept for the next one" in "".join(status_lines(world.status, datetime.now(UTC))), "no tree is its heir"
     after = world.tree("gms")
     after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60}, evictable=False)
     assert after.has == 60

@@ -44,7 +44,7 @@ def _leases(status: m.Status, now: datetime) -> list[str]:
         return ["no leases"]
     rows = [("lease", "holder", "bytes", "priority", "state", "granted")]
     for lease in status.leases:
-        holder = f"{lease.holder} (process {lease.pid})" if lease.holder else "none; kept for an heir"
+        holder = f"{lease.holder} (process {lease.pid})" if lease.holder else "none; kept for the next one"
         back = f"{bytes_in_words(lease.returning)} returning" if lease.returning else ""
         has = ", and ".join(filter(None, (bytes_in_words(lease.bytes), back)))
         state = lease.state if lease.evictable else f"{lease.state}, not evictable"

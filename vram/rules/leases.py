@@ -28,7 +28,7 @@ class Lease:
     number: int
     name: str
     tree: Incarnation | None
-    """None: its holder is gone, and an heir's it may be."""
+    """None: its holder is gone, and it may be an heir's, or the next holder's."""
     bytes: Bytes
     priority: int = 0
     evictable: bool = True
@@ -43,7 +43,7 @@ class Lease:
     """It should have been seen to be free long ago: it isn't on its way, and its holder still has it."""
     asked: Asked | None = None
     inherited: bool = False
-    """By its holder, which may not know yet."""
+    """Or found: its holder has it of an earlier one, and may not know yet."""
     outlives: bool = False
     """Other processes keep what it has: the end of its holder doesn't free it."""
 

@@ -209,7 +209,7 @@ class LeaseState(msgspec.Struct, frozen=True):
     lease: int
     name: str
     holder: str
-    """Empty: its holder has died, and an heir may have it."""
+    """Empty: its holder is gone; `state` says the rest."""
     incarnation: str
     pid: int
     bytes: dict[str, int]

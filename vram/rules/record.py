@@ -14,7 +14,7 @@ class Leased(msgspec.Struct, frozen=True, omit_defaults=True):
     lease: int
     name: str
     tree: str
-    """The incarnation that holds it; empty: its holder is gone, and an heir's it may be."""
+    """The incarnation that holds it; empty: its holder is gone."""
     bytes: Bytes
     returning: Bytes = {}
     priority: int = 0

@@ -43,9 +43,9 @@ class Requests(Part):
             if waiter.lease is lease:
                 self.queue.leave(waiter)
                 self._deny(who, waiter.number, f"{lease.name} is to have another size by now")
-        wanted, found = some(message.bytes), lease.inherited and lease.outlives
+        wanted, was_found = some(message.bytes), lease.inherited and lease.outlives
         lease.inherited = False
-        if message.unused and found and not wanted:  # it heard too late that it has what it has found
+        if message.unused and was_found and not wanted:  # it heard too late that it has what it has found
             self.returns.outlive(lease)
         self.returns.give_back(lease, both(lease.bytes, wanted), unused=message.unused)
         if minus(wanted, lease.bytes):
