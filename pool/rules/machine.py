@@ -26,8 +26,9 @@ doors and people are told.
     whose weights come back from host memory (its engine has died, say), for which there is no room.
 10. A model that had no request for its keep-alive is put to sleep; one that was asleep for `stop_after_s` is ended; and
     no more engines are asleep than the budget in bytes allows, by device and of the host's memory.
-11. A model that couldn't be started or waked is FAILED, and tried again after a pause that grows, if it is wanted;
-    else for the next request. Its place in the queue is free meanwhile, so those that slept for it are back.
+11. A model that couldn't be started or waked, or whose engines end again and again as they wake, is put to sleep and
+    FAILED, and tried again after a pause that grows, if it is wanted; else for the next request. Its place in the queue
+    is free meanwhile, so those that slept for it are back.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
     put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
@@ -55,7 +56,7 @@ from pool.entries import MOST_MODELS, ModelDemand, State
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules.leftovers import Leftover, Leftovers
-from pool.rules.model import ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged, runs_as
+from pool.rules.model import MOST_GRANTS, ON_DEVICE, READS, Model, Region, Tries, Wish, averaged, merged, runs_as
 from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
@@ -66,6 +67,7 @@ HISTORY = 200
 MOST_ROUNDS = 10 * MOST_MODELS
 """Plans that may follow from one event: more is a circle."""
 SHARE_OF_S = 600.0
+DIES = f"its engine has ended {MOST_GRANTS} times as it woke: the log of failover models up says why"
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
 PARKS_S, PARKS_TIMES = 30.0, 10.0
@@ -217,6 +219,10 @@ class Machine:
         if before is not None and view.token != before.token and model.was is State.AWAKE:  # its engine is another one
             model.awake_s += now - model.since
             model.since, model.begun = now, False
+        if model.wish is Wish.WAKE and before is not None and view.token > before.token and not view.serving:
+            model.grants += 1
+            if model.grants > MOST_GRANTS:
+                self._failed(model, DIES)
         if model.wish is Wish.SLEEP and view.giving_back and not (before and before.giving_back):
             model.drained_at = now
         if model.wish is Wish.SLEEP and view.resting and not view.held:

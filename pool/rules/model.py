@@ -21,6 +21,8 @@ WAKE_S, SLEEP_S, LOAD_S = 1.0, 0.5, 60.0
 """Until it was measured."""
 COPIED = 2 << 30
 """Bytes of weights that go to host memory, or come back, in a second: until that was measured."""
+MOST_GRANTS = 3
+"""Of one wake: an engine that ends as it wakes is killed, say; one that always does fails."""
 NEWEST_COUNTS = 0.3
 """The weight of the newest measurement among those before."""
 ON_DEVICE = (State.WAKING, State.AWAKE)
@@ -155,6 +157,8 @@ class Model:
     """A person has asked for it to be awake."""
     kept_asleep: bool = False
     """A person has put it to sleep: it is waked by a request only."""
+    grants: int = 0
+    """How many its engines have had since it was to be waked, and ended before they served."""
     put_down: bool = False
     """That sleep hasn't been wished yet."""
     pinned: bool = False
@@ -304,7 +308,7 @@ class Model:
     # -- transitions -----------------------------------------------------------------------------------------------
 
     def wished(self, wish: Wish, now: float) -> None:
-        self.wish, self.taken, self.awaits = wish, False, frozenset()
+        self.wish, self.taken, self.awaits, self.grants = wish, False, frozenset(), 0
         self.wished_at = self.room_at = self.drained_at = now
         self.brings_back = wish is Wish.WAKE and bool(self.parked)
 
@@ -316,7 +320,7 @@ class Model:
         self.retry_at = now + pause_s(self.failures)
 
     def works(self) -> None:
-        self.failures, self.why_failed, self.retry_at = 0, "", -math.inf
+        self.failures, self.why_failed, self.retry_at, self.grants = 0, "", -math.inf, 0
 
 
 def runs_as(entry: Entry) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pool.entries import State
-from pool.rules.model import Model
+from pool.rules.model import MOST_GRANTS, Model
 from pool.rules.picture import Picture, of_sleepers
 from pool.rules.room import (
     Blocked,
@@ -57,6 +57,8 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
             continue
         if model.put_down and acts(model) and (model.state is State.AWAKE or _lock_is_free(model)):
             yield Down(model.name, "a person has asked for it")
+        if model.grants > MOST_GRANTS and acts(model) and _lock_is_free(model):
+            yield Down(model.name, model.why_failed)
         if model.has_older and not model.child.running and acts(model) and model.region.dropping.again_at == -math.inf:
             yield Up(model.name, drop=(model.name,), room_first=True)
         if not (model.leaving or model.outdated) or not acts(model):

@@ -7,6 +7,7 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
+from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
 from pool.rules.plan import Down
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
@@ -468,6 +469,32 @@ def test_an_engine_that_is_awake_without_a_request_has_its_place_in_the_budget_a
 
 
 # -- 11: failures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_failed(serves: bool) -> None:
+    """It was waking for ever, and its requests waited without a word of why."""
+    pool = Pool()
+    pool.wants("a")
+    assert pool.wishes() == [("wake", "a")]
+    pool.feed(e.LockAnswered("a", True))
+    for token in range(1, MOST_GRANTS + 2):
+        pool.lock("a", resting=False, token=token - 1)
+        assert pool.state("a") is State.WAKING and pool.wishes() == []
+        pool.lock("a", resting=False, held=True, token=token)
+    assert pool.wishes() == [], "one is on its way"
+    if serves:
+        pool.lock("a", resting=False, held=True, serving=True, token=token)
+        assert pool.state("a") is State.AWAKE and pool.wishes() == []
+    pool.lock("a", resting=False, token=token)
+    if serves:
+        assert pool.wishes() == [], "the next one begins anew"
+        return
+    assert pool.wishes() == [("sleep", "a")]
+    pool.lock("a", resting=True, ready=True, token=token)
+    assert pool.state("a") is State.FAILED and "as it woke" in pool.machine.models["a"].why_failed
+    pool.advance(FIRST_PAUSE_S)
+    assert pool.wishes() == [("wake", "a")]
 
 
 def test_a_wake_that_fails_is_tried_again_after_growing_pauses_and_the_old_one_is_back_meanwhile() -> None:
