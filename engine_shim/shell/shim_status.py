@@ -6,6 +6,7 @@ from typing import Any
 
 from engine_shim.rules import messages as m
 from engine_shim.shell import paths
+from pool.launching import SOCKET as LAUNCHER
 from sidecar.wire.observer import Observer, Refused, Whom
 from sidecar.wire.observer import ObserverError as ObserverError
 
@@ -14,9 +15,27 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
     """The same as its `/state`. Raises ObserverError."""
     path = run_dir / paths.ENGINES / paths.shim_socket(engine_id)
     start = f"engine-shim --engine-id {engine_id} --run-dir {run_dir} ..."
-    whom = Whom("engine-shim", str(path), run_dir, path, start, m.from_shim, m.AskState(), {m.Problem: Refused})
+    whom = Whom(
+        "engine-shim",
+        str(path),
+        run_dir,
+        path,
+        start,
+        m.from_shim,
+        m.AskState(),
+        {m.Problem: Refused},
+        instead=lambda: _of_many(run_dir),
+    )
     with Observer(whom, timeout_s) as shim:
         return shim.hear(m.StateIs, timeout_s).state
+
+
+def _of_many(run_dir: Path) -> str:
+    """What to say where no engine of one of many models runs: its pool starts it."""
+    if run_dir.parent.name != "lock" or not (run_dir.parent.parent / LAUNCHER).exists():
+        return ""
+    above = f"--run-dir {run_dir.parent.parent}"
+    return f"failover models {above} says why, and failover models wake {run_dir.name} {above} starts one"
 
 
 def engines(run_dir: Path) -> list[str]:

@@ -22,7 +22,7 @@ WAKE_S, SLEEP_S, LOAD_S = 1.0, 0.5, 60.0
 COPIED = 2 << 30
 """Bytes of weights that go to host memory, or come back, in a second: until that was measured."""
 MOST_GRANTS = 3
-"""Of one wake: an engine that ends as it wakes is killed, say; one that always does fails."""
+"""An engine may be killed as it wakes. Where more of one wake end so, the model fails."""
 NEWEST_COUNTS = 0.3
 """The weight of the newest measurement among those before."""
 ON_DEVICE = (State.WAKING, State.AWAKE)

@@ -388,3 +388,15 @@ def test_without_a_shim_no_process_enters(monkeypatch: pytest.MonkeyPatch, door:
     monkeypatch.setenv(membership.SHIM_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(membership.NotAMember, match="no engine-shim listens"):
         membership.enter_main()
+
+
+def test_where_no_engine_of_one_of_many_models_runs_its_pool_is_named(tmp_path: Path) -> None:
+    """An engine that a person starts by hand there would be one beside the pool's."""
+    of_model = tmp_path / "lock" / "chat"
+    of_model.mkdir(parents=True)
+    with pytest.raises(shim_status.ObserverError, match="start one"):
+        shim_status.ask(of_model, "a")
+    (tmp_path / "launcher.sock").touch()
+    with pytest.raises(shim_status.ObserverError, match=f"failover models wake chat --run-dir {tmp_path}") as said:
+        shim_status.ask(of_model, "a")
+    assert "engine-shim --engine-id" not in str(said.value)
