@@ -51,7 +51,7 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     annotations = pod["metadata"]["annotations"]
     node = pod["spec"].get("nodeName") or ""
     known = {"NodeName": node, "LocalVolume": f"{node}-local"}
-    patch = mapping(expanded(names.said(annotations, names.SERVER_PATCH) or "", known))
+    patch = _mapping(names.SERVER_PATCH, names.said(annotations, names.SERVER_PATCH) or "", known)
     plain = {"metadata": {"labels": {}, "annotations": {}}, "spec": _plain(pod["spec"])}
     try:
         made = merged(plain, patch)
@@ -63,7 +63,8 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         raise BadPatch(f"it removes the container {names.CONTAINER}, or its image")
     container = found[0]
     endpoint(container)
-    entry = _entry(container) | (mapping(annotations[names.MODEL]) if annotations.get(names.MODEL) else {})
+    said = annotations.get(names.MODEL)
+    entry = _entry(container) | (_mapping(names.MODEL, said) if said else {})
     meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
     wanted = Ask(
@@ -85,6 +86,13 @@ def _unused(patch: Mapping[str, Any]) -> tuple[str, ...]:
         own = container["name"] == names.CONTAINER
         found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
     return tuple(sorted(found))
+
+
+def _mapping(annotation: str, text: str, known: Mapping[str, str] | None = None) -> Object:
+    try:
+        return mapping(text if known is None else expanded(text, known))
+    except BadPatch as error:
+        raise BadPatch(f"{annotation}: {error}") from None
 
 
 def _plain(spec: Mapping[str, Any]) -> Object:

@@ -70,7 +70,7 @@ def mapping(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadPatch(f"it has a date or a number that there is none of ({error}): put it in quotes") from None
     if not isinstance(found, dict):
-        raise BadPatch("it is no mapping: it has to begin with a key, such as spec:")
+        raise BadPatch("it is no mapping: it has to begin with a key and a colon")
     try:
         msgspec.json.encode(found)
     except (TypeError, ValueError) as error:

@@ -132,7 +132,7 @@ examples:
   failover completion fish > ~/.config/fish/conf.d/gpu-failover.fish
 """
 CHOOSE = "choose"
-RUN_DIR = "where everything of this pair is"
+RUN_DIR = "where everything of this pair, or of these models, is"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 

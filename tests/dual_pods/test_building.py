@@ -422,7 +422,7 @@ _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
     ("patch", "says"),
     [
         ("spec: [", "it is no YAML"),
-        ("- a", "it is no mapping"),
+        ("- a", "server-patch: it is no mapping"),
         ("a: &x [1]\nb: *x", "an alias"),
         ("{{ range .X }}", "only {{ .NodeName }}"),
         ("spec: {x: {{ .Secret }}}", "it says {{ .Secret }}"),
@@ -465,7 +465,7 @@ def test_what_can_t_be_understood_is_refused_with_a_sentence(patch: str, says: s
     ("annotations", "says"),
     [
         ({"model": "memory: much"}, "is no size"),
-        ({"model": "- 1"}, "no mapping"),
+        ({"model": "- 1"}, "model: it is no mapping"),
         ({"admin-port": "here"}, "neither a port's number nor the name"),
         ({"admin-port": "99999"}, "neither a port's number nor the name"),
     ],
