@@ -34,6 +34,7 @@ from pool.entries import (
 )
 from pool.rules.events import HostRules, ModelRules
 from sidecar.terminal.extras import how_to_get
+from sidecar.terminal.formatting import size as in_words
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, is_meant
 from sidecar.terminal.settings import BadValue, host_port, size_bytes
 
@@ -362,7 +363,8 @@ def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
     for device, need in needs.items() if entry.memory or by_files(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)
         if device in totals and need > most:
-            yield f"memory: it takes {need} bytes of {device}, which has {most} for models: it can never be awake"
+            there = f"{in_words(need)} of {device}, which has {in_words(most)} for models"
+            yield f"memory: it takes {there}: it can never be awake"
 
 
 def _pins(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
@@ -370,8 +372,8 @@ def _pins(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
     for device, total in totals.items():
         needs = {entry.name: model_rules(entry, file.devices).bytes.get(device, 0) for entry in pinned}
         if sum(needs.values()) > total - size(file.keep_free):
-            said = ", ".join(f"{name} {need}" for name, need in needs.items())
-            yield f"pin: the pinned models don't fit together on {device}, which has {total} bytes: {said}"
+            said = ", ".join(f"{name} {in_words(need)}" for name, need in needs.items())
+            yield f"pin: the pinned models don't fit together on {device}, which has {in_words(total)}: {said}"
 
 
 # -- estimates -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pool.entries import State
 from pool.rules.model import ON_DEVICE, Model, Wish
 from pool.rules.picture import Picture, together
 from pool.rules.turns import cost_of, effective, lazy, may_sleep
+from sidecar.terminal.formatting import sizes
 
 PARKS_TRIED = 6
 """So often parking the weights of an engine that sleeps is tried before it is ended and they are dropped: over
@@ -87,8 +88,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         if not short:
             break
     else:
-        said = ", ".join(f"{size} bytes of {device}" for device, size in short.items())
-        return Blocked(math.inf, f"{said} are missing", in_vain=True)
+        return Blocked(math.inf, f"{sizes(short)} are missing", in_vain=True)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
     regions = {one.region.name for one in goes}

@@ -11,6 +11,7 @@ from pool.rules.picture import Picture, together
 from pool.rules.plan import queue
 from pool.rules.room import Blocked, Up, most_for, parkable, room_for, staying, target, too_large
 from sidecar.machine.context import rfc3339
+from sidecar.terminal.formatting import size
 
 WORDS = {
     State.OFF: "no engine of it runs; the first request starts one",
@@ -58,11 +59,12 @@ def _too_large(it: Picture, model: Model, now: float) -> str:
         return ""
     of = next(device for device, size in need.items() if size > most.get(device, size))
     own = it.weights_in(model, State.AWAKE).get(of, 0)
-    unleased = f"{it.foreign.get(of, 0)} bytes are in use without a lease"
+    unleased = f"{size(it.foreign.get(of, 0))} are in use without a lease"
     others = f"what others have isn't counted (vramctl status; {unleased}), nor weights"
     if stay := [_stays(one) for one in staying(it, model, now) if of in one.weights]:
         others += f"; those of {', '.join(stay)} can't be parked now (host_memory:), nor dropped"
-    return f"it takes {need[of] - own} bytes of {of}, where all models together may have {most[of] - own}: {others}"
+    takes, may = size(need[of] - own), size(most[of] - own)
+    return f"it takes {takes} of {of}, where all models together may have {may}: {others}"
 
 
 def _stays(model: Model) -> str:

@@ -61,6 +61,11 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
+def sizes(of: Mapping[str, int]) -> str:
+    """As `12 GiB of GPU-0, 4 GiB of GPU-1`."""
+    return ", ".join(f"{size(count)} of {device}" for device, count in sorted(of.items()))
+
+
 def key_values(detail: Mapping[str, object]) -> str:
     """As `key=value key=value`. It stays one line, whatever is in it."""
     return " ".join(f"{key}={_field(value)}" for key, value in detail.items())

@@ -34,8 +34,7 @@ def said(house: House, text: str, *words: str) -> tuple[int, str]:
     [
         (
             {"large": {**MODEL, "memory": "200MiB"}},
-            f"large: memory: it takes {200 << 20} bytes of host:many, which has {160 << 20} for models: "
-            "it can never be awake",
+            "large: memory: it takes 200 MiB of host:many, which has 160 MiB for models: it can never be awake",
         ),
         (
             {"a": MODEL, "b": {**MODEL, "aliases": ["a"]}},
@@ -80,5 +79,5 @@ def test_on_gpus_too_what_can_never_fit_is_refused_before_anything_runs(house: H
     house.environment.update(emulated_driver.environment(house.directory / "gpu", capacity=64 << 20))
     models = {"large": {**MODEL, "arguments": ["--kv-bytes", "96MiB"]}}
     code, words = said(house, json.dumps({"devices": [GPU], "models": models}), verb)
-    sentence = f"it takes {96 << 20} bytes of {GPU}, which has {64 << 20} for models: it can never be awake"
+    sentence = f"it takes 96 MiB of {GPU}, which has 64 MiB for models: it can never be awake"
     assert code != 0 and sentence in words and len(words.splitlines()) == 1, words

@@ -114,7 +114,7 @@ def test_after_a_sleep_that_freed_less_than_promised_the_next_wake_is_refused_by
     async def story(running: Any) -> None:
         keeps.write_text(str(80 * MIB))
         refused = asyncio.create_task(host.stream("b", "Once").run(host.port))
-        said = f"said that it has given back a, and {80 * MIB} bytes of {DEVICE} are still in use"
+        said = f"said that it has given back a, and 80 MiB of {DEVICE} are still in use"
         await so(host, lambda: said in str(ledger(host).alarms), "the alarm says who, and how much")
         await so(host, lambda: host.failed("b"), "b is refused")
         assert "there is no room for b" in host.up.said() and said in host.up.said()
@@ -165,7 +165,7 @@ def test_a_program_without_a_lease_that_grows_beside_a_model_costs_it_nothing_an
         await so(host, lambda: foreign(host) == 60, "and so is what it takes besides")
         waits = asyncio.create_task(host.stream("b", "Once").run(host.port))
         await so(host, lambda: host.shown_of("b").waiting, "a request waits for b")
-        assert f"it takes {OTHER * MIB} bytes of {DEVICE}" in host.shown_of("b").why
+        assert f"it takes {OTHER} MiB of {DEVICE}" in host.shown_of("b").why
         await running
         assert host.shown_of("a").pauses == 0 and host.shown_of("a").swaps == 1, "none was put to sleep in vain"
         assert training.does("free") == "ok"
@@ -195,7 +195,7 @@ def test_one_that_asks_for_more_has_a_models_memory_once_its_answer_has_ended_an
         assert program.does("use", 100 * MIB) == "ok"
         waits = asyncio.create_task(host.stream("a", "Once").run(host.port))
         await so(host, lambda: host.shown_of("a").waiting, "a request waits for a")
-        assert f"it takes {60 * MIB} bytes of {DEVICE}, where all models together may have" in host.shown_of("a").why
+        assert f"it takes 60 MiB of {DEVICE}, where all models together may have" in host.shown_of("a").why
         assert program.does("free") == "ok" and program.does("resize", "own", 20 * MIB) == "ok"
         host.answered([await waits])
 
@@ -224,7 +224,7 @@ def test_one_that_asks_for_more_than_there_is_is_refused_with_the_figures_and_wh
     host, program = two(house, 60), train(beside)
 
     async def story(running: Any) -> None:
-        said = f"{200 * MIB} bytes of {DEVICE} are needed, and it has {CAPACITY * MIB} in all"
+        said = f"200 MiB of {DEVICE} are needed, and it has {CAPACITY} MiB in all"
         assert said in program.does("resize", "own", 200 * MIB)
         assert program.does("use", 20 * MIB) == "ok", "it has what it had"
         assert program.does("use", 30 * MIB) == "ok"

@@ -62,7 +62,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, command: [sh, '{port}']}}", "a: command: it has one, and its engine is reference"),
         ("models: {a: {engine: command, command: [sh, '{port}'], standby: true}}", "a: standby: a command has no second engine"),
         ("models: {a: {}}", "a: arguments: the first is the model that vLLM is to serve"),
-        ("models: {a: {engine: reference, memory: 9GiB}}", "a: memory: it takes 9663676416 bytes of host:0, which has 8589934592 for models: it can never be awake"),
+        ("models: {a: {engine: reference, memory: 9GiB}}", "a: memory: it takes 9 GiB of host:0, which has 8 GiB for models: it can never be awake"),
         ("models: {a: {engine: reference, memory: 9gb}}", "a: memory: '9gb' is no size (is 9GiB meant?)"),
         ("models: {a: {engine: reference, pin: true, memory: 5GiB}, b: {engine: reference, pin: true, memory: 5GiB}}", "pin: the pinned models don't fit together on host:0"),
         ("models: {a: {ladder: [b]}}", "a: ladder: no model is called b"),

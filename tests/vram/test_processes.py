@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.terminal.formatting import size
 from tests.support.processes import Process
 from tests.support.waiting import NEVER_S, until
 from tests.vram.programs import DEVICE, MIB, TOTAL, House
@@ -106,7 +107,7 @@ def test_a_holder_that_gives_back_less_than_it_said_is_named(house: House) -> No
     a = house.holder("a").holds("one", 80 * MIB)
     assert a.does("give", "one") == "ok"
     seen = house.until(lambda status: status.alarms, "the alarm")
-    assert f"a (process {a.program.pid}) said that it has given back one, and {80 * MIB} bytes" in seen.alarms[0]
+    assert f"a (process {a.program.pid}) said that it has given back one, and 80 MiB of " in seen.alarms[0]
     b = house.holder("b")
     b.tell("reserve", "two", 80 * MIB)
     assert a.does("free") == "ok" and b.program.out.next() == "ok"
@@ -132,7 +133,7 @@ def test_what_cant_be_is_said_in_a_sentence(house: House) -> None:
     house.serve()
     ledger = LedgerClient(house.host_dir, "a").start()
     try:
-        with pytest.raises(Refused, match=f"{TOTAL + 1} bytes of {DEVICE} are needed, and it has {TOTAL} in all"):
+        with pytest.raises(Refused, match=f"{size(TOTAL + 1)} of {DEVICE} are needed, and it has {size(TOTAL)} in all"):
             ledger.reserve("one", {DEVICE: TOTAL + 1})
         with pytest.raises(Refused, match="no device 'GPU-1' is known here; there are: host:0"):
             ledger.reserve("one", {"GPU-1": 1})

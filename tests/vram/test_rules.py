@@ -53,7 +53,7 @@ def test_what_is_kept_free_is_not_leased() -> None:
     world = World(keep_free=10)
     a = world.tree("a")
     a.reserve(95)
-    assert "100 in all, of which 10 are kept free" in a.all(m.Denied)[0].why
+    assert "100 bytes in all, of which 10 bytes are kept free" in a.all(m.Denied)[0].why
     a.reserve(90)
     assert a.has == 90
 
@@ -1605,7 +1605,7 @@ def test_what_can_never_fit_is_denied_with_the_figures(world: World) -> None:
     a.reserve(1, device="none")
     said = [denied.why for denied in a.all(m.Denied)]
     assert said == [
-        "101 bytes of gpu are needed, and it has 100 in all",
+        "101 bytes of gpu are needed, and it has 100 bytes in all",
         "no device 'none' is known here; there are: gpu",
     ]
     assert "start vram with --total" in _denied(World(reads=False))

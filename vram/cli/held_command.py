@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from evidence.cli import held_command
 from evidence.cli.held_command import Granted
-from vram.cli.status_text import bytes_in_words
+from sidecar.terminal.formatting import sizes
 from vram.client import LedgerClient
 from vram.observer import watch_forever
 from vram.rules import messages as m
@@ -78,7 +78,7 @@ class HeldCommand(held_command.HeldCommand):
             evictable=options.evictable,
             timeout_s=timeout_s,
         )
-        return Granted(lease.number, bytes_in_words(dict(lease.bytes)))
+        return Granted(lease.number, sizes(dict(lease.bytes)))
 
     def waiting(self) -> Iterator[tuple[str, bool]]:
         for status in watch_forever(self.options.run_dir):

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from sidecar.terminal import table
-from sidecar.terminal.formatting import PLAIN, Paint, Tone, ago, size
+from sidecar.terminal.formatting import PLAIN, Paint, Tone, ago, size, sizes
 from vram.rules import messages as m
 
 
@@ -27,10 +27,6 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
     return "  ".join(parts)
 
 
-def bytes_in_words(bytes: dict[str, int]) -> str:
-    return ", ".join(f"{size(count)} of {device}" for device, count in sorted(bytes.items()))
-
-
 def _devices(status: m.Status) -> list[str]:
     rows = [("device", "total", "leased", "returning", "foreign", "available", "memory")]
     for d in status.devices:
@@ -45,8 +41,8 @@ def _leases(status: m.Status, now: datetime) -> list[str]:
     rows = [("lease", "holder", "bytes", "priority", "state", "granted")]
     for lease in status.leases:
         holder = f"{lease.holder} (process {lease.pid})" if lease.holder else "none; kept for the next one"
-        back = f"{bytes_in_words(lease.returning)} returning" if lease.returning else ""
-        has = ", and ".join(filter(None, (bytes_in_words(lease.bytes), back)))
+        back = f"{sizes(lease.returning)} returning" if lease.returning else ""
+        has = ", and ".join(filter(None, (sizes(lease.bytes), back)))
         state = lease.state if lease.evictable else f"{lease.state}, not evictable"
         granted = ago(lease.granted_at, now) if lease.granted_at else "before this server"
         rows.append((lease.name, holder, has, str(lease.priority), state, granted))

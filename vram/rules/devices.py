@@ -9,6 +9,7 @@ forgotten after a while: leases may have come into use as it ended.
 from collections import Counter
 
 from evidence.rules.events import MemoryRead
+from sidecar.terminal.formatting import size
 from vram.rules.events import Config
 from vram.rules.leases import Lease, Leases, some
 from vram.rules.messages import Bytes
@@ -70,8 +71,8 @@ class Devices:
                 hint = "" if self.config.reads_memory else "; where none can be read, start vram with --total"
                 return f"no device {device!r} is known here; there are: {there}{hint}"
             if total is not None and need > total - self.config.keep_free:
-                kept = f", of which {self.config.keep_free} are kept free" if self.config.keep_free else ""
-                return f"{need} bytes of {device} are needed, and it has {total} in all{kept}"
+                kept = f", of which {size(self.config.keep_free)} are kept free" if self.config.keep_free else ""
+                return f"{size(need)} of {device} are needed, and it has {size(total)} in all{kept}"
         return ""
 
     # -- what is done ----------------------------------------------------------------------------------------------

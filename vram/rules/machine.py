@@ -52,6 +52,7 @@ from evidence.rules.incarnations import Plan as EvidencePlan
 from evidence.rules.tree_machine import TreeMachine
 from sidecar.machine.context import PersistFailed, Publish, Time
 from sidecar.machine.plan import Circle, Plan, conclude
+from sidecar.terminal.formatting import size
 from sidecar.wire.versions import Spoken
 from vram.rules import messages as m
 from vram.rules.asking import Asking
@@ -149,7 +150,7 @@ class Machine(TreeMachine):
                 return plan
         for device in self.devices.totals:
             over = -self.devices.room(device)
-            text = f"of {device} {over} bytes more are taken than there are" if over > 0 else ""
+            text = f"of {device} {size(over)} more are taken than there are" if over > 0 else ""
             self._plan_alarm(plan, f"over {device}", text)
         settled, awaited = self.recovery.plan(plan)
         self._plan_alarm(plan, "unsettled", self._why_unsettled(plan, awaited))

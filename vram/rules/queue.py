@@ -10,12 +10,13 @@ from functools import partial
 
 from evidence.rules.incarnation import Incarnation, Stage
 from sidecar.machine.plan import Plan
+from sidecar.terminal.formatting import sizes
 from vram.rules import messages as m
 from vram.rules.asking import Asking
 from vram.rules.books import Books, Part
 from vram.rules.leases import Lease, Waiter, both, minus, some
 from vram.rules.messages import Bytes
-from vram.rules.returns import Returns, in_words, pace
+from vram.rules.returns import Returns, pace
 
 MOST_TOLD = 100
 """The first so many are told what they wait for."""
@@ -152,7 +153,7 @@ class Queue(Part):
             if vainly:
                 vain_waiters.append(waiter)
             if place < MOST_TOLD and (short or self.memory.is_known):
-                text = f"lacks {in_words(short)}" if short else f"{in_words(lacks or waiter.needs)} to be seen free"
+                text = f"lacks {sizes(short)}" if short else f"{sizes(lacks or waiter.needs)} to be seen free"
                 self._say(plan, waiter, text + (", and may ask no lease for so much" if vainly else ""))
 
     def _pace(self, plan: Plan, waiter: Waiter) -> float:

@@ -5,6 +5,7 @@ reading shows that it is free.
 """
 
 from sidecar.machine.plan import Plan
+from sidecar.terminal.formatting import sizes
 from vram.rules.books import Books, Part
 from vram.rules.leases import Asked, Lease, minus, plus
 from vram.rules.messages import Bytes
@@ -41,7 +42,7 @@ class Returns(Part):
         lease.overdue = True
 
     def _not_back(self, lease: Lease) -> str:
-        missing = in_words(lease.returning)
+        missing = sizes(lease.returning)
         if lease.tree is None:
             return (
                 f"{missing} of {lease.name} are in use still: its holder is gone, and the next one has not found them"
@@ -97,7 +98,3 @@ class Returns(Part):
 def pace(waited_s: float) -> float:
     """How soon memory is read again for one that has waited so long."""
     return min(max(waited_s / 50, SOON_S), 1.0)
-
-
-def in_words(bytes: Bytes) -> str:
-    return ", ".join(f"{count} bytes of {device}" for device, count in sorted(bytes.items()))
