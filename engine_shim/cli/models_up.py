@@ -10,6 +10,7 @@ Ctrl-C (`tree.py`); and the launcher, which starts and ends models' engines as t
 One thread does all of this. What it may not do: decide which model runs.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -198,8 +199,13 @@ class ModelsUp(Tree):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
+        """Its directory goes in one step: a lock server that saw half of it gone served the other half anew."""
         self._ended.pop(name, None)
-        shutil.rmtree(self.options.run_dir_of(name), ignore_errors=True)
+        place = self.options.run_dir_of(name)
+        gone = self.options.run_dir / f".{name}.gone"
+        with contextlib.suppress(OSError):
+            place.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _tell(self) -> None:
         """Every pool, if something has changed."""
