@@ -201,8 +201,8 @@ class ModelsUp(Tree):
     def _forget(self, name: str) -> None:
         """Its directory goes in one step: a lock server that saw half of it gone served the other half anew."""
         self._ended.pop(name, None)
-        place = self.options.run_dir_of(name)
-        gone = self.options.run_dir / f".{name}.gone"
+        place, gone = self.options.run_dir_of(name), self.options.run_dir / f".{name}.gone"
+        shutil.rmtree(gone, ignore_errors=True)  # of a launcher that was killed here
         with contextlib.suppress(OSError):
             place.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

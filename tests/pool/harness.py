@@ -115,6 +115,15 @@ class Pool:
         self.now += after
         self.lock(name, resting=True, ready=True)
 
+    def put_to_sleep(self, *names: str) -> None:
+        """By a person, a second after the one before; each has been awake for a request."""
+        for name in names:
+            self.awake(name)
+            self.advance(1)
+            self.asks("sleep", name)
+            self.sleeps(name)
+        self.wishes()
+
     def awake(self, name: str, demand: ModelDemand | None = None) -> None:
         """It is, as if it had been wished; and has had a request."""
         self.door(**{**self.demands, name: ModelDemand(waiting=1)})

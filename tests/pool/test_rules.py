@@ -411,12 +411,7 @@ def test_a_requests_own_keep_alive_counts_too() -> None:
 
 def test_no_more_engines_are_asleep_than_the_budget_allows_and_the_one_used_last_stays() -> None:
     pool = Pool("abc", asleep={e.HOST: 25})
-    for name in "ca":
-        pool.awake(name)
-        pool.advance(1)
-        pool.asks("sleep", name)
-        pool.sleeps(name)
-    pool.wishes()
+    pool.put_to_sleep("c", "a")
     pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
     assert pool.wishes() == [("end", "b")], "of 30 bytes 10 have to go"
 
@@ -429,12 +424,7 @@ def test_the_default_model_and_a_pinned_one_that_a_person_put_to_sleep_are_ended
     pool.wakes("b")
     pool.asks("sleep", "b")
     pool.sleeps("b")
-    for name in "ca":
-        pool.awake(name)
-        pool.advance(1)
-        pool.asks("sleep", name)
-        pool.sleeps(name)
-    pool.wishes()
+    pool.put_to_sleep("c", "a")
     pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
     assert pool.wishes() == [("end", "c")], "b wasn't used for longer"
 
@@ -460,7 +450,7 @@ def test_an_engine_that_is_awake_without_a_request_has_its_place_in_the_budget_a
     pool.awake("a")
     pool.wishes()
     pool.door(a=BUSY, b=ModelDemand(waiting=1))
-    pool.advance(50)
+    pool.advance(200)
     assert pool.wishes() == [], "not while it answers, though its turn is over"
     pool.door(b=ModelDemand(waiting=1))
     assert pool.wishes() == [("sleep", "a")]

@@ -1003,3 +1003,16 @@ def test_a_swap_costs_less_where_others_go_on_beside_it() -> None:
     alone = price(it, models["a"], models["b"])
     pool.awake("c", BUSY)
     assert price(it, models["a"], models["b"]) == alone / 2 > 0
+
+
+def test_a_turn_is_awaited_also_where_an_engine_has_to_end_beside_it() -> None:
+    """Its requests were told that nothing would do, until the turn was over."""
+    pool = Pool("abc", sizes={"a": 60, "b": 90, "c": 60})
+    pool.machine.models["c"].learned = e.Learned(asleep={GPU: 20})
+    pool.weights(0)
+    pool.awake("a", BUSY)
+    pool.wants("b")
+    assert pool.wishes() == []
+    assert "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["b"].why
+    pool.advance(200)
+    assert pool.wishes() == [("end", "c"), ("sleep", "a"), ("wake", "b")]
