@@ -219,7 +219,7 @@ class Machine:
         if before is not None and view.token != before.token and model.was is State.AWAKE:  # its engine is another one
             model.awake_s += now - model.since
             model.since, model.begun = now, False
-        if model.wish is Wish.WAKE and before is not None and view.token > before.token and not view.serving:
+        if before is not None and view.token > before.token and not view.serving:
             model.grants += 1
             if model.grants > MOST_GRANTS:
                 self._failed(model, DIES)
@@ -325,7 +325,7 @@ class Machine:
             if child.host_bytes and model.state is State.ASLEEP:
                 self._learn(model, asleep=model.learned.asleep | {e.HOST: child.host_bytes})
             if child.running and child.runs_as not in ("", runs_as(model.rules.entry)):  # it changed while no pool ran
-                model.outdated = model.outdated or CHANGED
+                model.outdated = CHANGED
             if child.running and not before.running:
                 model.view, model.away = None, True
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish

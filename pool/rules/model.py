@@ -158,7 +158,7 @@ class Model:
     kept_asleep: bool = False
     """A person has put it to sleep: it is waked by a request only."""
     grants: int = 0
-    """How many its engines have had since it was to be waked, and ended before they served."""
+    """How many its engines have had since one of them served, or it was to be waked."""
     put_down: bool = False
     """That sleep hasn't been wished yet."""
     pinned: bool = False

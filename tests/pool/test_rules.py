@@ -462,20 +462,24 @@ def test_an_engine_that_is_awake_without_a_request_has_its_place_in_the_budget_a
 
 
 @pytest.mark.parametrize("serves", [False, True])
-def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_failed(serves: bool) -> None:
+@pytest.mark.parametrize("served", [False, True])
+def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_failed(
+    serves: bool, served: bool
+) -> None:
     """It was waking for ever, and its requests waited without a word of why."""
     pool = Pool()
     pool.wants("a")
     assert pool.wishes() == [("wake", "a")]
+    if served:
+        pool.wakes("a")
     pool.feed(e.LockAnswered("a", True))
     for token in range(1, MOST_GRANTS + 2):
         pool.lock("a", resting=False, token=token - 1)
         assert pool.state("a") is State.WAKING and pool.wishes() == []
-        pool.lock("a", resting=False, held=True, token=token)
-    assert pool.wishes() == [], "one is on its way"
+        pool.lock("a", resting=False, held=True, serving=serves and token > MOST_GRANTS, token=token)
+    assert pool.wishes() == [], "one is on its way, or serves"
     if serves:
-        pool.lock("a", resting=False, held=True, serving=True, token=token)
-        assert pool.state("a") is State.AWAKE and pool.wishes() == []
+        assert pool.state("a") is State.AWAKE and pool.machine.models["a"].failures_total == 0
     pool.lock("a", resting=False, token=token)
     if serves:
         assert pool.wishes() == [], "the next one begins anew"
@@ -485,6 +489,24 @@ def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_
     assert pool.state("a") is State.FAILED and "as it woke" in pool.machine.models["a"].why_failed
     pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("wake", "a")]
+    pool.lock("a", resting=False, held=True, token=token + 1)
+    pool.lock("a", resting=False, token=token + 1)
+    assert pool.state("a") is State.WAKING and pool.wishes() == [], "it has as many tries again"
+
+
+def test_a_lock_that_is_away_is_not_told_that_its_engines_end_again_and_again() -> None:
+    pool = Pool()
+    pool.wants("a")
+    for token in range(MOST_GRANTS + 2):
+        pool.lock("a", resting=False, held=True, token=token)
+    pool.wishes()
+    pool.room(None)
+    pool.lock("a", resting=False, token=token)
+    pool.lock("a", away=True)
+    pool.room()
+    assert pool.wishes() == []
+    pool.lock("a", resting=False, token=token)
+    assert pool.wishes() == [("sleep", "a")]
 
 
 def test_a_wake_that_fails_is_tried_again_after_growing_pauses_and_the_old_one_is_back_meanwhile() -> None:
