@@ -129,7 +129,7 @@ class Router:
         for key in [key for key in self.models if key not in wanted]:
             model = self.models[key]
             if model.clients:
-                if not model.pair.url and key not in self.outlook:  # the pool wishes nothing for it any more
+                if key not in self.outlook:  # the pool wishes nothing for it any more
                     self._tell(model, e.Outlook("", f"the model {key!r} is not here any more", gone=True))
                 continue
             del self.models[key]

@@ -218,7 +218,8 @@ def test_what_waits_for_a_model_of_which_the_pool_knows_no_more_is_refused_and_n
             await asyncio.sleep(0.01)
         many.pool.entries.pop()
         many.pool.again()
-        until(lambda: not many.state("gone"), "it was taken out")
+        await asyncio.to_thread(until, lambda: not many.state("gone"), "it was taken out")
+        await asyncio.to_thread(many.state, "gone")  # by then a refusal would be here
         assert not running.done(), "the pool knows it still, and serves what it has"
         del many.pool.outlook["gone"]
         many.pool.again()
