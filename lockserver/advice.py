@@ -57,7 +57,8 @@ def advice(status: Status) -> list[str]:
     ready = any(waiter.ready for waiter in status.waiters)
     if status.state == "HELD" and not ready:
         todo.append(
-            "no engine is ready to take over yet: if it stays so, failover status says what the other one waits for"
+            "no engine is ready to take over yet: if it stays so, failover status says what the other one waits for "
+            "(a model of models.yaml has one if it says `standby: true`)"
         )
     elif status.resting and status.state == "FREE":
         todo.append("nothing, if it is to sleep: `lockctl wake` ends the rest")

@@ -6,6 +6,7 @@ pool answers, and `ModelShown` what people see. What this file may not do: decid
 """
 
 import enum
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -172,6 +173,32 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
 
 
+OF_SERVING: Final = {
+    "vllm": ("--max-num-seqs", "--gpu-memory-utilization", "--served-model-name", "--api-key"),
+    "reference": ("--max-batch", "--kv-bytes", "--max-model-len", "--tokens-per-s", "--wake-delay-s"),
+}
+"""Arguments that change nothing of an engine's weights. Of others that isn't known."""
+
+
+def of_weights(engine: str, arguments: Iterable[str]) -> list[str]:
+    """The arguments that its weights may follow from."""
+    return parted(arguments, OF_SERVING.get(engine, ()))[0]
+
+
+def parted(words: Iterable[str], flags: tuple[str, ...], instead: str = "") -> tuple[list[str], list[str]]:
+    """The words without these flags, or with `instead` as their values, and what the values are."""
+    found, values, rest = list[str](), list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in flags:
+            values.append(value if equals or not rest else rest.pop(0))
+            found += [flag, instead] if instead else []
+        else:
+            found.append(word)
+    return found, values
+
+
 # -- between a door and the pool -----------------------------------------------------------------------------------
 
 
@@ -192,7 +219,6 @@ class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Answers that a swap has interrupted, and that go on with the next grant."""
     keep_alive_s: Seconds | None = None
     """The longest that a request has asked for."""
-    clients: Count = 0
     served: Count = 0
     """How many requests have ended since the door began: a change is a use, however short it was."""
 

@@ -17,7 +17,7 @@ import msgspec
 from dual_pods.rules import names
 from dual_pods.rules.facts import Ask
 from dual_pods.rules.strategic import BadPatch, expanded, mapping, merged
-from pool.entries import Entry
+from pool.entries import Entry, of_weights, parted
 from sidecar.terminal.names import BadValue
 
 Object = dict[str, Any]
@@ -34,13 +34,6 @@ _OF_THE_SERVER = (
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""
-_OF_SERVING = {
-    "vllm": ("--max-num-seqs", "--gpu-memory-utilization", "--served-model-name", "--api-key"),
-    "reference": ("--max-batch", "--kv-bytes", "--max-model-len", "--tokens-per-s", "--wake-delay-s"),
-}
-"""Arguments that change nothing of an engine's weights. Of others that isn't known: with another value of one, a model
-has weights of its own.
-"""
 _TOKEN = "kube-api-access-"
 _WHERE = "kubernetes.io/hostname"
 _SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
@@ -135,7 +128,7 @@ def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
     """Where a server pod's container is asked, and where it says that it is ready: port and path. Raises BadPatch."""
     numbers = (p["containerPort"] for p in container.get("ports") or () if isinstance(p.get("containerPort"), int))
     port = next(numbers, DEFAULT_PORT)
-    for value in _parted(_command(container), ("--port",))[1][:1]:
+    for value in parted(_command(container), ("--port",))[1][:1]:
         port = names.port(value)
         if not port:
             raise BadPatch(f"--port {value[:40]!r} is no port")
@@ -150,22 +143,8 @@ def _entry(container: Mapping[str, Any]) -> Object:
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
         rest = [word for word in words[2:] if word != "--enable-sleep-mode"]  # a pool's engines always can
-        return {"engine": "vllm", "arguments": _parted(rest, ("--port", "--host"))[0], **entry}
-    return {"engine": "command", "command": _parted(words, ("--port",), "{port}")[0], **entry}
-
-
-def _parted(words: list[str], flags: tuple[str, ...], instead: str = "") -> tuple[list[str], list[str]]:
-    """The words without these flags, or with `instead` as their values, and what the values are."""
-    found, values, rest = list[str](), list[str](), list(words)
-    while rest:
-        word = rest.pop(0)
-        flag, equals, value = word.partition("=")
-        if flag in flags:
-            values.append(value if equals or not rest else rest.pop(0))
-            found += [flag, instead] if instead else []
-        else:
-            found.append(word)
-    return found, values
+        return {"engine": "vllm", "arguments": parted(rest, ("--port", "--host"))[0], **entry}
+    return {"engine": "command", "command": parted(words, ("--port",), "{port}")[0], **entry}
 
 
 def _bytes(size: Any) -> int:
@@ -204,7 +183,7 @@ def weights_name(ask: Ask, accelerators: Iterable[str]) -> str:
     entry, engine = ask.entry, ask.entry.get("engine", "vllm")
     if engine == "command" or entry.get("weights"):
         return str(entry.get("weights", ""))
-    words = _parted(list(entry.get("arguments") or ()), _OF_SERVING.get(engine, ()))[0]
+    words = of_weights(engine, entry.get("arguments") or ())
     return "w" + names.digest([engine, words, entry.get("environment"), sorted(accelerators)])[:15]
 
 

@@ -219,7 +219,8 @@ def _check(options: Any) -> int:
             print(f"{options.file}: {sentence}", file=sys.stderr)
         return 1
     count = len(spec.models)
-    say(f"{options.file}: {count} model{'s' * (count != 1)}, nothing is wrong")
+    none = ": a request has nothing to ask for" if not count else ""
+    say(f"{options.file}: {count} model{'s' * (count != 1)}{none}, nothing is wrong")
     return 0
 
 

@@ -21,7 +21,6 @@ def demand_of(machine: Machine, now: float, served: int, keep_alive_s: float | N
         streaming=len(requests) - visitors.waiting,
         paused=len(interrupted),
         keep_alive_s=keep_alive_s,
-        clients=len({request.kind.client for request in requests.values()}),
         served=served,
     )
 

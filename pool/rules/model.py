@@ -9,10 +9,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from pool.entries import Entry, ModelDemand, State
+from pool.entries import Entry, ModelDemand, State, of_weights
 from pool.rules.events import Child, Learned, LockView, ModelRules, WeightsSeen
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
@@ -224,9 +225,10 @@ class Model:
     @property
     def has_older(self) -> bool:
         """Its own weights in GMS may be another model's: they were loaded with an older entry."""
-        there, ran = self.weights or self.parked, self.child.runs_as
-        made = [word.partition(".")[0] for word in (ran, runs_as(self.rules.entry))]
-        return bool(there and ran) and made[0] != made[1] and self.region.models == [self]
+        ran = self.child.runs_as
+        if not ran or not (self.weights or self.parked) or self.region.models != [self]:
+            return False
+        return ran.partition(".")[0] != runs_as(self.rules.entry).partition(".")[0]
 
     @property
     def offered(self) -> State:
@@ -327,13 +329,16 @@ def runs_as(entry: Entry) -> str:
     """What of it its processes are started with, in two words: what its weights may follow from, and the rest. What is
     as usual isn't in them: a later pool with more fields has the same words.
     """
-    of_weights = ("engine", "arguments", "environment", "devices")
-    rest = ("command", "health", "standby", "weights", "snapshot", *(("memory",) if entry.command else ()))
-    words = []
-    for part in (of_weights, rest):
-        said = {name: value for name in part if (value := getattr(entry, name)) != getattr(_USUAL, name)}
-        words.append(hashlib.sha256(msgspec.msgpack.encode(said, order="deterministic")).hexdigest()[:16])
-    return ".".join(words)
+    loads = _unusual(entry, "engine", "environment", "devices")
+    loads["of_weights"] = of_weights(entry.engine, entry.arguments)
+    rest = _unusual(entry, "arguments", "command", "health", "standby", "weights", "snapshot")
+    rest |= _unusual(entry, "memory") if entry.command else {}
+    packed = (msgspec.msgpack.encode(said, order="deterministic") for said in (loads, rest))
+    return ".".join(hashlib.sha256(each).hexdigest()[:16] for each in packed)
+
+
+def _unusual(entry: Entry, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(entry, name)) != getattr(_USUAL, name)}
 
 
 def pause_s(failures: int) -> float:

@@ -131,11 +131,9 @@ def _candidate(it: Picture, model: Model) -> bool:
 
 def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     """The step by which a model is waked, or started; or when to look again."""
-    waits, look, closed = queue(it, now), math.inf, set[str]()
-    comes = [model for model in it.models.values() if model.state in (State.WAKING, State.LOADING)]
-    free = it.free() if waits or comes else {}
-    for model in comes:
-        if not (lacks := _lacks(it, model, free)):
+    look, closed, free = math.inf, set[str](), it.free()
+    for model in it.models.values():
+        if model.state not in (State.WAKING, State.LOADING) or not (lacks := _lacks(it, model, free)):
             continue
         found = _more_room(it, model, lacks, now)
         if isinstance(found, Up):
@@ -146,24 +144,31 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
             free |= dict.fromkeys(lacks, 0)
         elif not model.lacking:  # nor is kept what it doesn't get
             free |= {device: free.get(device, 0) + size for device, size in _coming(model).items()}
+    for model, tried in turn_by_turn(it, free, closed, now):
+        if isinstance(tried, Up):
+            return tried, look
+        look = min(look, tried.at if tried is not None else model.retry_at if model.retry_at > now else math.inf)
+    return None, look
+
+
+def turn_by_turn(
+    it: Picture, free: dict[str, int], closed: set[str], now: float
+) -> Iterator[tuple[Model, Up | Blocked | None]]:
+    """The queue, and what each in it waits for, or would take; None: nothing can be wished of it now. What is free is
+    kept for each, and so is what would go for those behind it.
+    """
     lacked = frozenset(closed)
-    for model in waits:
-        if model.retry_at > now:
-            look = min(look, model.retry_at)
-            continue
-        if model.away if model.state is State.DRAINING else not acts(model):
+    for model in queue(it, now):
+        if model.retry_at > now or (model.away if model.state is State.DRAINING else not acts(model)):
+            yield model, None
             continue
         if not model.child.running and model.weights.keys() & lacked:  # which may be dropped for those that lack room
+            yield model, None
             continue
-        found = room_for(it, model, free, closed, now)
-        if isinstance(found, Up):
-            return found, look
-        look = min(look, found.at)
-        # What is free is kept for it, and so is what would go for those behind it.
+        yield model, room_for(it, model, free, closed, now)
         for device, need in target(it, model).items():
             closed.add(device)
             free[device] = max(free.get(device, 0) - need, 0)
-    return None, look
 
 
 def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:

@@ -99,11 +99,11 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
     cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
-    of_dropped = [one for lead in drop for one in _those_of(lead)]
+    of_dropped = [one for lead in drop for one in lead.region.models]
     at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST]
     end = (*(one.name for one in ends if one not in down), *(one.name for one in at_rest))
-    parks_now = tuple(lead.name for lead in park if all(one.state in AT_REST and acts(one) for one in _those_of(lead)))
-    drops_now = tuple(lead.name for lead in drop if all(not one.child.running and acts(one) for one in _those_of(lead)))
+    parks_now = tuple(it.name for it in park if all(one.state in AT_REST and acts(one) for one in it.region.models))
+    drops_now = tuple(it.name for it in drop if all(not one.child.running and acts(one) for one in it.region.models))
     if goes and not (sleep or end or parks_now or drops_now):
         where = "go to host memory" if park else "are dropped"
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
@@ -120,7 +120,7 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     turn_is_over, turn_ends = ({one.name for one, _ in those} for those in (ready, later))
     rest, after_ready, after_later = Chosen(), Chosen(), Chosen()
     for one in weights:
-        reads = {each.name for each in _those_of(one) if not _rests(each)}
+        reads = {each.name for each in one.region.models if not _rests(each)}
         if not reads:
             rest.append((one, Wish.PARK))
         elif reads <= turn_is_over:
@@ -135,7 +135,7 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
     last = [one for one in could if _last_resort(one)]
     for dropped in range(len(last) + 1):  # no more than needed
         gone = [(one, Wish.DROP) for one in last[:dropped]]
-        those = [each for one in last[:dropped] for each in _those_of(one)]
+        those = [each for one in last[:dropped] for each in one.region.models]
         idle = [one for one in sleepers(it) if one.name != model.name and one not in those]
         idle += [one for one, _ in ready if not one.demand.busy and one not in those]  # asleep first
         ended = [(one, Wish.END) for one in (*idle, *_loading_in_vain(it, model, now))]
@@ -172,7 +172,7 @@ def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
     if wish is Wish.PARK:
         return model.weights
     if wish is Wish.DROP:
-        engines = [one for one in _those_of(model) if not _has_no_engine(one)]
+        engines = [one for one in model.region.models if not _has_no_engine(one)]
         return together((model.weights, *(it.beside(one, State.ASLEEP) for one in engines)))
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     before = State.ASLEEP if wish is Wish.END and model.state in ON_DEVICE else model.state
@@ -212,7 +212,7 @@ def parkable(it: Picture, up: Model | None = None) -> list[Model]:
     """
     left = {device: said.host_left for device, said in it.gms.items() if device not in it.gms_away}
     found = list[Model]()
-    others = [one for one in _leads(it, up, _missed_parked) if not any(each.pinned for each in _those_of(one))]
+    others = [one for one in _leads(it, up, _missed_parked) if not any(each.pinned for each in one.region.models)]
     for one in sorted(others, key=lambda one: (one.wish is not Wish.PARK, *_missed_parked(one))):
         here, copied = one.weights, one.parked  # or it is in its copy
         takes = {device: size for device, size in here.items() if device not in copied}
@@ -244,7 +244,7 @@ def droppable(it: Picture, up: Model, now: float) -> list[Model]:
         one
         for one in _leads(it, up, missed)
         if not one.weights.keys() & it.gms_away and one.region.dropping.again_at == -math.inf
-        if all(could_go(each) for each in _those_of(one))
+        if all(could_go(each) for each in one.region.models)
     ]
     return sorted(found, key=lambda one: (one.wish is not Wish.DROP, *missed(one)))
 
@@ -253,11 +253,6 @@ def _leads(it: Picture, up: Model | None, missed: Callable[[Model], tuple[Any, .
     """The one that is missed most of those that share weights in the device; but none that shares those of `up`."""
     regions = [region for region in it.regions.values() if region.here and (up is None or region is not up.region)]
     return [max(region.models, key=missed) for region in regions]
-
-
-def _those_of(lead: Model) -> list[Model]:
-    """All that share its weights; it is one of them."""
-    return lead.region.models
 
 
 def _missed_parked(model: Model) -> tuple[bool, int, float]:
@@ -294,7 +289,7 @@ def too_large(it: Picture, model: Model, now: float) -> bool:
 
 def _last_resort(model: Model) -> bool:
     """To drop its weights costs more than a longer start: an engine, or a start that requests wait for."""
-    costs = any(not _has_no_engine(one) or one.wants for one in _those_of(model))
+    costs = any(not _has_no_engine(one) or one.wants for one in model.region.models)
     return model.wish is not Wish.DROP and costs
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pool.entries import ModelOutlook, ModelShown, State
 from pool.rules.model import Demand, Model, Wish
 from pool.rules.picture import Picture, together
-from pool.rules.plan import queue
+from pool.rules.plan import turn_by_turn
 from pool.rules.room import Blocked, Up, most_for, parkable, room_for, staying, target, too_large
+from pool.rules.turns import lazy
 from sidecar.machine.context import rfc3339
 from sidecar.terminal.formatting import size
 
@@ -22,7 +23,6 @@ WORDS = {
     State.DRAINING: "going to sleep",
     State.STOPPING: "its processes end",
 }
-RESTS = (State.OFF, State.ASLEEP)
 DIED = "no engine of it is ready: the last one has ended, and the next one starts"
 ORDINALS = {1: "first", 2: "second", 3: "third"}
 
@@ -34,11 +34,12 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     for name, model in it.models.items():
         turn, tried = waits.get(name, (0, None))
         state = model.offered
-        if not isinstance(tried, Blocked) and state in RESTS and not it.lacks:
+        at_rest = state in (State.OFF, State.ASLEEP) and not it.lacks
+        if at_rest and not isinstance(tried, Blocked):
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
             tried = room_for(it, asked, free, set(), now)
         blocked = tried if isinstance(tried, Blocked) else None
-        large = "" if it.lacks or state not in RESTS else _too_large(it, model, now)
+        large = _too_large(it, model, now) if at_rest else ""
         estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
         found[name] = ModelOutlook(
             state=state,
@@ -74,14 +75,8 @@ def _stays(model: Model) -> str:
 
 def waiting(it: Picture, now: float) -> dict[str, tuple[int, Up | Blocked | None]]:
     """The turn of each model that is to be awake, and isn't served now; and what it waits for, or what it takes."""
-    free, closed, found = it.free(), set[str](), dict[str, tuple[int, Up | Blocked | None]]()
-    waits = [one for one in queue(it, now) if one.demand.wants or one.asked_at is not None]
-    for number, model in enumerate(waits, start=1):
-        found[model.name] = number, room_for(it, model, free, closed, now)
-        for device, need in target(it, model).items():
-            closed.add(device)
-            free[device] = max(free.get(device, 0) - need, 0)
-    return found
+    turns = ((model, tried) for model, tried in turn_by_turn(it, it.free(), set(), now) if not lazy(model))
+    return {model.name: (number, tried) for number, (model, tried) in enumerate(turns, start=1)}
 
 
 def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, now: float) -> float:
@@ -89,6 +84,8 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
     state, spent = model.state, now - model.since
     if state is State.AWAKE:
         return 0.0
+    if model.lacking and not model.awaits and state in (State.WAKING, State.LOADING):
+        return math.inf  # another program has it, and none of ours goes for it
     if state is State.WAKING:
         return max(model.wake_s - spent, 0.0)
     takes = model.wake_s + max(model.retry_at - now, 0.0) + _parks_s(it, model, tried, now)
@@ -162,6 +159,8 @@ def _why(it: Picture, model: Model, turn: int, blocked: Blocked | None) -> str:
         return model.why_failed
     if state is State.WAKING and model.view is not None and not model.view.held and not model.view.ready:
         return DIED
+    if state is State.AWAKE and model.rules.entry.standby and model.view is not None:
+        return "" if model.view.ready else "its standby isn't ready yet"
     if turn and (it.lacks or blocked is not None):
         place = f"{ORDINALS.get(turn, f'{turn}th')} in the queue"
         return f"{place}: {it.lacks or (blocked.why if blocked is not None else '')}"

@@ -193,7 +193,7 @@ def test_a_stream_waits_for_its_model_is_told_what_for_and_is_then_answered(many
         while many.pool.demand["off"].waiting > 1:
             await asyncio.sleep(0.01)
         demand = many.pool.demand["off"]
-        assert (demand.waiting, demand.priority, demand.keep_alive_s, demand.clients) == (1, -4, 12.0, 1)
+        assert (demand.waiting, demand.priority, demand.keep_alive_s) == (1, -4, 12.0)
         await asyncio.to_thread(many.start, "off")
         many.pool.see("off", State.AWAKE, estimate_ms=0)
         return await running

@@ -223,13 +223,13 @@ def test_the_pool_is_told_what_waits_what_is_paused_and_what_streams() -> None:
     streams = [it.arrive(COMPLETION, BODY, client="a", priority=9) for _ in range(3)]
     step(it, streams[0], 2)
     now = demand_of(it.machine, it.now, 4, 2.5)
-    assert now == ModelDemand(streaming=3, priority=9, keep_alive_s=2.5, clients=1, served=4)
+    assert now == ModelDemand(streaming=3, priority=9, keep_alive_s=2.5, served=4)
     it.rest()
     it.wait(2.0)
     it.arrive(COMPLETION, BODY, client="b", until=it.now + 5.0, priority=-1)
     it.wait(1.0)
     found = demand_of(it.machine, it.now, 0, None)
-    assert (found.waiting, found.paused, found.streaming, found.clients) == (1, 3, 0, 2)
+    assert (found.waiting, found.paused, found.streaming) == (1, 3, 0)
     assert (found.oldest_wait_ms, found.deadline_in_ms, found.priority) == (3000, 4000, -1)
     assert demand_of(world().machine, 0.0, 0, None) == ModelDemand()
 

@@ -144,12 +144,19 @@ def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_
     assert pool.wishes() == [("start", "a")]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_weights_that_others_have_or_a_standby_has_no_part_in_stay_for_a_new_entry(shared: bool) -> None:
-    entries: dict[str, dict[str, Any]]
-    entries = {"a": {"weights": "w", "standby": not shared}, "b": {"weights": "w" if shared else ""}}
-    pool = Pool("ab", entries=entries, running=False)
-    older = Entry(engine="reference", arguments=["old"] if shared else [], weights="w")
+@pytest.mark.parametrize(
+    ("shared", "older_has", "newer_has"),
+    [
+        (True, {"arguments": ["old"]}, {}),
+        (False, {}, {"standby": True}),
+        (False, {"arguments": ["--max-batch", "4", "same"]}, {"arguments": ["--max-batch=8", "same"]}),
+    ],
+)
+def test_weights_that_others_have_or_that_dont_follow_from_the_change_stay_for_a_new_entry(
+    shared: bool, older_has: dict[str, Any], newer_has: dict[str, Any]
+) -> None:
+    pool = Pool("ab", entries={"a": {"weights": "w", **newer_has}, "b": {"weights": "w" * shared}}, running=False)
+    older = Entry(engine="reference", weights="w", **older_has)
     pool.weights(w=10)
     pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(older)))
     pool.wants("a")

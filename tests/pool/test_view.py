@@ -115,6 +115,19 @@ def test_a_model_without_an_engine_says_so() -> None:
     assert (seen(pool)["a"].why, seen(pool)["a"].token) == ("waking", 9)
 
 
+def test_a_standby_that_isnt_ready_and_memory_that_isnt_coming_are_said() -> None:
+    pool = Pool("ab", entries={"a": {"standby": True}})
+    pool.wants("a")
+    pool.room(100, a=20)
+    assert seen(pool)["a"].estimate_ms is None, "another program has it, and nothing of ours goes for it"
+    pool.room()
+    assert seen(pool)["a"].estimate_ms == 600
+    pool.wakes("a")
+    assert seen(pool)["a"].why == "its standby isn't ready yet"
+    pool.lock("a", resting=False, held=True, serving=True, ready=True)
+    assert seen(pool)["a"].why == ""
+
+
 def test_people_see_what_each_model_has_and_had() -> None:
     pool = Pool("ab", entries={"a": {"aliases": ["gpt"], "priority": 2}})
     pool.feed(e.LedgerSeen({GPU: 100}, {"b": {GPU: 55}}))
