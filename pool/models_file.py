@@ -342,6 +342,8 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
         shares, snapshots = other.region == entry.region, (other.snapshot, entry.snapshot)
         if not shares and all(snapshots) and len({os.path.realpath(place) for place in snapshots}) == 1:
             yield f"snapshot: {other.name} has its own there; each model needs a directory for itself"
+        if any(one.startswith(f"{of}.kv-") for one in (entry.name, entry.region) for of in (other.name, other.region)):
+            yield f"GMS has the KV cache of {other.name} under such a name; give it another, and this as an alias"
         if shares and (differs := [what for what in _OF_WEIGHTS if getattr(other, what) != getattr(entry, what)]):
             yield f"weights: {other.name} has them, too, and they can't be the same with other {' and '.join(differs)}"
     if entry.weights and entry.command:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockserver.observer import Observer as Lock
 from lockserver.observer import ObserverError as LockError
@@ -15,12 +16,26 @@ from pool.observer import Listing, Observer, ObserverError
 from sidecar.kernel import process_tree
 from tests.engine.shims import House, Program
 from tests.gateway.door import Stream, _free_port, ask
-from tests.support.processes import Process
+from tests.support.processes import Process, cmdline
 from tests.support.waiting import DEADLINE_S, until
 
 DEVICE = "host:many"
 AWAKE_MIB = 96
 """What a model takes while it is awake, at most; of the device two of them fit where a test doesn't say otherwise."""
+
+
+class Counted(NamedTuple):
+    descriptors: dict[str, int]
+    """By process."""
+    memory: int
+    """Of all together."""
+
+    def check(self, before: "Counted", memory: float) -> None:
+        """Nothing has grown since. `memory`: nor all together by more than that."""
+        grown = {one: (before.descriptors[one], now) for one, now in self.descriptors.items()
+                 if now > before.descriptors.get(one, now) + 4}  # fmt: skip
+        assert not grown, f"descriptors grew: {grown}"
+        assert self.memory <= memory, f"memory grew from {before.memory} to {self.memory} bytes"
 
 
 class Host:
@@ -154,11 +169,11 @@ class Host:
         self.house.add(held)
         return held
 
-    def descriptors_and_memory(self) -> tuple[int, int]:
-        """Of all processes together."""
+    def counted(self) -> Counted:
         pids = [self.up.pid, *process_tree.descendants(self.up.pid)]
-        fds = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
-        return fds, process_tree.memory_bytes(self.up.pid)
+        names = {pid: f"{pid} {cmdline(pid)[:200].decode()}" for pid in pids}
+        descriptors = {name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()}
+        return Counted(descriptors, process_tree.memory_bytes(self.up.pid))
 
     # -- clients ---------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,6 @@ def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_no
     host = Host(house, models("abc"), capacity=3 * PIECE, swap_share=0.9, drain_s=0.0).ready()
     asked = [host.stream(name, "Once") for name in "abc"]
     like = known(host, asked)
-    before = (0, 0)
     for number in range(ROUNDS):
         for place in range(3):
             check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
@@ -48,12 +47,11 @@ def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_no
             here, parked = (sum(getattr(one, what).get(DEVICE, 0) for one in shown) for what in ("weights", "parked"))
             assert here + parked == 3 * PIECE and here <= 2 * PIECE, shown
         if number == ROUNDS // 3:
-            before = host.descriptors_and_memory()
-    after = host.descriptors_and_memory()
+            before = host.counted()
+    after = host.counted()
     assert sum(one.swaps for one in shown) >= 3 * ROUNDS and sum(one.failures for one in shown) == 0
     assert all(one.estimate_ms for one in shown if one.state is State.ASLEEP)
-    assert after[0] <= before[0] + 4, f"descriptors grew from {before[0]} to {after[0]}"
-    assert after[1] <= before[1] * 1.1 + (8 << 20), f"memory grew from {before[1]} to {after[1]} bytes"
+    after.check(before, before.memory * 1.1 + (8 << 20))
 
 
 def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_are_parked(house: House) -> None:

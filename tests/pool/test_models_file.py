@@ -78,6 +78,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, weights: w}, b: {engine: vllm, arguments: [m], weights: w, devices: ['host:0']}}",
          "a: weights: b has them, too, and they can't be the same with other engine and devices"),
         ("models: {a: {engine: reference}, b: {engine: reference, weights: a, devices: ['host:0']}}", "b: weights: a has"),
+        ("models: {a: {engine: reference}, a.kv-0: {engine: reference}}", "a.kv-0: GMS has the KV cache of a under such"),
         ("models: {a: {engine: command, command: [sh, '{port}'], weights: w}}", "a: weights: a command has none"),
         ("models: {a: {engine: reference, snapshot: /nowhere/at/all}}", "a: snapshot: there is no directory /nowhere/at"),
         ("models: {pool: {engine: reference}}", "pool: a part of failover models up is called pool"),

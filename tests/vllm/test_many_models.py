@@ -14,7 +14,7 @@ import pytest
 from pool.entries import State
 from tests.engine.shims import House
 from tests.gateway.door import Stream
-from tests.many.host import Host
+from tests.many.host import Counted, Host
 from tests.support.waiting import DEADLINE_S
 from tests.vllm import pair
 
@@ -73,7 +73,7 @@ def test_three_models_take_turns_in_the_middle_of_answers_and_each_has_its_own_t
     alone = {which: tokens(host.run([stream])[0]) for which, stream in asked.items()}
     assert len({tuple(found) for found in alone.values()}) == len(asked), "each model has answers of its own"
     begun = sum(one.swaps for one in host.shown())
-    counted: list[tuple[int, int]] = []
+    counted: list[Counted] = []
 
     async def client(name: str) -> None:
         for prompt in itertools.cycle(PROMPTS):
@@ -82,7 +82,7 @@ def test_three_models_take_turns_in_the_middle_of_answers_and_each_has_its_own_t
             assert tokens(found) == alone[name, prompt], name
             swaps = sum(one.swaps for one in host.shown()) - begun
             if swaps >= SWAPS // 2 and not counted:
-                counted.append(host.descriptors_and_memory())
+                counted.append(host.counted())
             if swaps >= SWAPS:
                 return
 
@@ -90,10 +90,8 @@ def test_three_models_take_turns_in_the_middle_of_answers_and_each_has_its_own_t
         await asyncio.gather(*map(client, RANKS))
 
     asyncio.run(story())
-    counted.append(host.descriptors_and_memory())
+    counted.append(host.counted())
     shown = host.shown()
-    print(sum(one.swaps for one in shown) - begun, "swaps,", sum(one.pauses for one in shown), "pauses", counted)
+    print(sum(one.swaps for one in shown) - begun, "swaps,", sum(one.pauses for one in shown), "pauses", counted[-1])
     assert sum(one.failures for one in shown) == 0 and all(one.pauses for one in shown), shown
-    (descriptors, memory), (descriptors_then, memory_then) = counted[-1], counted[0]
-    assert descriptors <= descriptors_then + 8, f"descriptors grew from {descriptors_then} to {descriptors}"
-    assert memory <= memory_then * 1.05, f"memory grew from {memory_then} to {memory} bytes"
+    counted[-1].check(counted[0], counted[0].memory * 1.05)
