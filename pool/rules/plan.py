@@ -52,7 +52,7 @@ def plan(it: Picture, now: float) -> Step | float:
 def _orders(it: Picture, now: float) -> Iterator[Step | float]:
     """What was taken out of the file, or runs with an older entry, and what a person has put to sleep."""
     for model in it.models.values():
-        if _refused_lately(model, now):
+        if now < model.sleep_at:
             yield model.sleep_at
             continue
         if model.put_down and acts(model) and (model.state is State.AWAKE or _lock_is_free(model)):
@@ -65,7 +65,7 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
             continue
         if model.leaving and model.demand.busy:
             continue
-        why = "it was taken out of models.yaml" if model.leaving else model.outdated
+        why = model.outdated or "it was taken out of models.yaml"
         if model.state is State.AWAKE:
             yield Down(model.name, why)
         elif model.state in (State.ASLEEP, State.FAILED) or _loads(model):
@@ -76,7 +76,7 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
     """What has had no request for long enough, and engines asleep beyond the budget."""
     for model in it.models.values():
         entry = model.rules.entry
-        if not acts(model) or model.demand.busy or model.asked_at is not None or _refused_lately(model, now):
+        if not acts(model) or model.demand.busy or now < model.sleep_at:
             continue
         if model.state is State.AWAKE and entry.keep_alive_s is not None and not kept_awake(it, model):
             at = max(model.kept_until, model.since + max(entry.keep_alive_s, entry.loaded_at_least_s))
@@ -87,10 +87,10 @@ def _idle(it: Picture, now: float) -> Iterator[Step | float]:
     if not it.host.asleep:
         return
     most, taken = it.most, it.taken()
-    if over := [device for device in it.host.asleep if taken.get(of_sleepers(device), 0) > most[of_sleepers(device)]]:
-        for model in sleepers(it):
-            if any(it.has(model, model.state).get(of_sleepers(device), 0) for device in over):
-                yield Down(model.name, f"more engines are asleep than the budget of {over[0]} allows", end=True)
+    over = [device for device in it.host.asleep if taken.get(of_sleepers(device), 0) > most[of_sleepers(device)]]
+    for model in sleepers(it):
+        if any(it.has(model, model.state).get(of_sleepers(device), 0) for device in over):
+            yield Down(model.name, f"more engines are asleep than the budget of {over[0]} allows", end=True)
 
 
 def _lock_is_free(model: Model) -> bool:
@@ -101,11 +101,6 @@ def _lock_is_free(model: Model) -> bool:
 def _loads(model: Model) -> bool:
     """It may have been waked meanwhile: its lock isn't at rest then."""
     return model.state is State.LOADING or (_lock_is_free(model) and model.view is not None and not model.view.ready)
-
-
-def _refused_lately(model: Model, now: float) -> bool:
-    """Its lock has just refused to put it to sleep."""
-    return model.state is State.AWAKE and now < model.sleep_at
 
 
 # -- which is next -------------------------------------------------------------------------------------------------
@@ -147,7 +142,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     for model, tried in turn_by_turn(it, free, closed, now):
         if isinstance(tried, Up):
             return tried, look
-        look = min(look, tried.at if tried is not None else model.retry_at if model.retry_at > now else math.inf)
+        look = min(look, tried.at if tried is not None else math.inf)
     return None, look
 
 

@@ -400,6 +400,37 @@ def test_a_model_sleeps_when_its_keep_alive_is_over_and_ends_when_it_was_asleep_
     assert pool.wishes() == [("end", "a")]
 
 
+@pytest.mark.parametrize("kept", ["it answers", "its lock is away", "pinned", "default", "loaded at least"])
+def test_a_keep_alive_that_is_over_puts_none_to_sleep_that(kept: str) -> None:
+    at_least = 100.0 if kept == "loaded at least" else 0.0
+    entry = {"keep_alive_s": 10.0, "pin": kept == "pinned", "loaded_at_least_s": at_least}
+    pool = Pool(entries={"a": entry}, default="a" if kept == "default" else "")
+    pool.awake("a", BUSY if kept == "it answers" else None)
+    pool.lock("a", away=kept == "its lock is away")
+    pool.advance(50)
+    assert pool.wishes() == []
+
+
+def test_one_that_was_waked_and_never_asked_has_its_keep_alive() -> None:
+    pool = Pool(entries={"a": {"keep_alive_s": 10.0}})
+    pool.advance(50)
+    pool.asks("wake", "a")
+    pool.wakes("a")
+    pool.wishes()
+    pool.advance(9)
+    assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a")]
+
+
+def test_a_pinned_one_that_has_no_room_isnt_ended_as_it_was_asleep_for_long() -> None:
+    pool = Pool("ab", entries={"a": {"pin": True}, "b": {"pin": True, "stop_after_s": 5.0}})
+    pool.wakes("a")
+    pool.wishes()
+    pool.advance(50)
+    assert pool.state("b") is State.ASLEEP and pool.wishes() == []
+
+
 def test_a_requests_own_keep_alive_counts_too() -> None:
     pool = Pool(entries={"a": {"keep_alive_s": 10.0}})
     pool.awake("a", ModelDemand(served=1, keep_alive_s=100.0))
@@ -427,6 +458,12 @@ def test_the_default_model_and_a_pinned_one_that_a_person_put_to_sleep_are_ended
     pool.put_to_sleep("c", "a")
     pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
     assert pool.wishes() == [("end", "c")], "b wasn't used for longer"
+
+
+def test_an_engine_is_ended_for_the_budget_only_of_what_it_has_itself() -> None:
+    learned = {"a": e.Learned(asleep={e.HOST: 10}), "b": e.Learned(asleep={GPU: 20})}
+    pool = Pool("ab", asleep={GPU: 15}, began=e.Began(learned))
+    assert pool.wishes() == [("end", "b")]
 
 
 def test_an_engine_is_started_for_a_request_and_makes_room_in_the_budget_first() -> None:
@@ -544,6 +581,28 @@ def test_a_sleep_that_is_refused_is_wished_again_a_little_later_and_not_without_
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
+@pytest.mark.parametrize("asked", ["by a person", "as its entry has changed"])
+def test_what_has_to_sleep_isnt_asked_at_once_again_where_that_was_refused_nor_through_a_lock_that_is_away(
+    asked: str,
+) -> None:
+    pool = Pool()
+    pool.awake("a")
+    if asked == "by a person":
+        pool.asks("sleep", "a")
+    else:
+        pool.entries = {"a": {"arguments": ["another"]}}
+        pool.configure("ab")
+    assert pool.wishes() == [("sleep", "a")]
+    pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
+    pool.machine.models["a"].put_down = asked == "by a person"
+    assert pool.wishes() == []
+    pool.lock("a", away=True)
+    pool.advance(2)
+    assert pool.wishes() == []
+    pool.lock("a")
+    assert pool.wishes() == [("sleep", "a")]
+
+
 def test_one_that_waits_for_a_sleep_which_is_refused_has_that_wished_again() -> None:
     """The engine of the other had just been killed, and its standby took over: the wake waited until it failed."""
     pool = Pool()
@@ -564,6 +623,38 @@ def test_a_status_from_before_the_wish_was_heard_is_no_failure() -> None:
     pool.wants("a")
     pool.lock("a", resting=True, ready=True)
     assert pool.state("a") is State.WAKING
+
+
+def test_one_that_is_preloaded_and_cant_be_started_isnt_tried_again_before_a_request() -> None:
+    pool = Pool(running=False, entries={"a": {"preload": True}})
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(False, ends=1, why="no such model"))
+    pool.advance(50)
+    assert pool.wishes() == []
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_a_person_stops_is_put_to_sleep_only_where_it_doesnt_sleep_and_once_it_is_awake() -> None:
+    pool = Pool("ab")
+    pool.asks("stop", "a")
+    assert pool.wishes() == [("end", "a")]
+    pool.asks("wake", "b")
+    pool.lock("b", resting=False, held=True)
+    pool.wishes()
+    pool.asks("sleep", "b")
+    assert pool.wishes() == []
+    pool.lock("b", resting=False, held=True, serving=True)
+    assert pool.wishes() == [("sleep", "b")]
+
+
+def test_an_engine_that_is_awake_and_wants_more_has_no_room_made_by_the_pool() -> None:
+    pool = Pool(sizes={"a": 30, "b": 30})
+    pool.awake("a")
+    pool.awake("b")
+    pool.room(a=20)
+    pool.advance(5)
+    assert pool.wishes() == []
 
 
 def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
