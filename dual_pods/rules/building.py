@@ -36,7 +36,14 @@ _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""
 _TOKEN = "kube-api-access-"
 _WHERE = "kubernetes.io/hostname"
-_SIZE = re.compile(r"(\d+)\s*([KMGT]i?)?B?")
+_SIZE = re.compile(r"(\d{1,18})\s*([KMGT]i?)?B?")
+
+
+class _Named(msgspec.Struct):
+    """What says in an entry what its weights are. A pool judges the rest of it, where one runs."""
+
+    engine: str = ""
+    arguments: list[str] = []
 
 
 def ask(pod: Mapping[str, Any]) -> Ask:
@@ -58,6 +65,10 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     endpoint(container)
     said = annotations.get(names.MODEL)
     entry = _entry(container) | (_mapping(names.MODEL, said) if said else {})
+    try:
+        msgspec.convert(entry, _Named)
+    except msgspec.ValidationError as error:
+        raise BadPatch(f"{names.MODEL}: {error}") from None
     meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
     wanted = Ask(

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from sidecar.terminal.formatting import size
+
+MOST = 64 << 10
 # By what a list's items are told apart: its field's name -> theirs. Any other list is replaced.
 _KEYS = {
     "containers": "name",
@@ -53,6 +56,9 @@ def expanded(template: str, known: Mapping[str, str]) -> str:
 def mapping(text: str) -> dict[str, Any]:
     import yaml  # the controller has looked whether it is there
 
+    if len(text) > MOST:  # it is read in a second for each 100 KiB, and nothing else happens meanwhile
+        raise BadPatch(f"it has {size(len(text))}, and {size(MOST)} at most are read")
+
     class NoAliases(yaml.SafeLoader):  # type: ignore[misc]
         """An alias may stand for a thousand others: a few lines would become gigabytes."""
 
@@ -67,7 +73,7 @@ def mapping(text: str) -> dict[str, Any]:
         raise BadPatch(f"it is no YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise BadPatch("it is nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise BadPatch(f"it has a date or a number that there is none of ({error}): put it in quotes") from None
     if not isinstance(found, dict):
         raise BadPatch("it is no mapping: it has to begin with a key and a colon")

@@ -127,7 +127,7 @@ class Work:
         self._lists = 2
         self._by: dict[str, str] = {}
         """Requester -> by what it becomes ready, or that it has."""
-        self._asks: dict[str, tuple[tuple[str | None, ...], Ask]] = {}
+        self._asks: dict[str, tuple[tuple[str | None, ...], Ask | Exception]] = {}
 
     def now(self) -> float:
         """Seconds of the wall clock at the start, which no adjustment moves afterwards."""
@@ -186,13 +186,15 @@ class Work:
 
     def _ask(self, pod: Mapping[str, Any]) -> Ask:
         """Reading a patch takes milliseconds, and a pod is told of at each change of its status. What it asks for
-        changes with its node and its annotations alone.
+        changes with its node and its annotations alone, and so does why it is refused.
         """
         meta = pod["metadata"]
         said = pod["spec"].get("nodeName"), *((meta.get("annotations") or {}).get(name) for name in _ASKS)
         known = self._asks.get(meta["uid"])
         if known is None or known[0] != said:
-            known = self._asks[meta["uid"]] = said, building.ask(pod)
+            known = self._asks[meta["uid"]] = said, _asked(pod)
+        if isinstance(known[1], Exception):
+            raise known[1].with_traceback(None)
         return known[1]
 
     def _gone(self, uid: str, *, stays: bool = False) -> None:
@@ -316,6 +318,13 @@ class Work:
         except Refused as refused:
             if refused.reason != "AlreadyExists":
                 raise
+
+
+def _asked(pod: Mapping[str, Any]) -> Ask | Exception:
+    try:
+        return building.ask(pod)
+    except Exception as error:
+        return error
 
 
 def _path(namespace: str, name: str = "") -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dual_pods.rules import names, reading
+from dual_pods.rules import building, names, reading
 from dual_pods.rules.facts import Requester
 from dual_pods.rules.place import Mode, Settings
+from dual_pods.rules.strategic import BadPatch
 from dual_pods.shell.controller import Controller, Options
 from dual_pods.shell.prometheus import Prometheus
 from dual_pods.shell.servers import Servers
@@ -162,3 +163,22 @@ def test_an_answer_that_comes_late_ends_no_watch_of_a_server_pod(monkeypatch: py
     with pytest.raises(ExceptionGroup) as ended:
         _run(lambda port: [_server(port), late])
     assert ended.group_contains(Heard)
+
+
+def test_what_is_refused_is_read_once_however_often_its_pod_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patch of many KiB takes the controller's time, and a pod that starts is told of again and again."""
+    read = list[Object]()
+
+    def refuse(pod: Object) -> None:
+        read.append(pod)
+        raise BadPatch("it is none")
+
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        assert "it is none" in json.dumps(body)
+        raise Heard
+
+    monkeypatch.setattr(building, "ask", refuse)
+    monkeypatch.setattr(Kube, "ask", ask)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(lambda port: [_requester(port)] * 3)
+    assert ended.group_contains(Heard) and len(read) == 1
