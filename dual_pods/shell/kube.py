@@ -46,6 +46,12 @@ def _refused(status: int, body: bytes) -> Refused:
     return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
 
 
+def _is_object(value: Object) -> bool:
+    """Or a list of them. The answer to a deletion may be neither."""
+    meta = value.get("metadata")
+    return isinstance(meta, dict) and bool(meta.get("resourceVersion"))
+
+
 class _Change(msgspec.Struct, frozen=True):
     type: str
     object: Object
@@ -103,7 +109,7 @@ class Kube:
             raise _refused(answer.status, answer.body)
         with contextlib.suppress(msgspec.MsgspecError):
             found = msgspec.json.decode(answer.body)
-            if isinstance(found, dict) and "kind" in found:
+            if isinstance(found, dict) and "kind" in found and (method == "DELETE" or _is_object(found)):
                 return found
         raise Unanswered(f"{self.url}{path}: it answers with what is no object")
 
@@ -143,7 +149,9 @@ class Kube:
         query, found = {"limit": str(_PAGE)}, list[Object]()
         while True:
             page = await self.ask("GET", path, query=query)
-            found += page["items"]
+            if "items" not in page:
+                raise Unanswered(f"{self.url}{path}: it answers with what is no list")
+            found += page["items"] or []
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 return found, str(page["metadata"]["resourceVersion"])
@@ -165,6 +173,8 @@ class Kube:
                         change = msgspec.json.decode(line, type=_Change)
                         if change.type == "ERROR":
                             raise Refused(change.object.get("code", 500), "", change.object.get("message", ""))
+                        if not _is_object(change.object):
+                            raise msgspec.ValidationError("it tells of what is no object")
                         yield change.type, change.object
             except (Unanswered, TimeoutError):  # it broke off: what was told was told
                 return

@@ -11,6 +11,7 @@ import pytest
 
 from dual_pods.shell import kube
 from dual_pods.shell.kube import Kube
+from sidecar.http.http_client import Answer, HttpClient, Unanswered
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.terminal.logs import Log
@@ -73,6 +74,7 @@ def _follow(lists: Says, watches: Says, asked: int) -> tuple[Kube, float]:
         (_says(200, b"<html>\n"), 5, "malformed"),
         (_says(200, b'{"type": "ADDED", "obj\n'), 5, "truncated"),
         (_says(200, b"{}\n"), 5, "`type`"),
+        (_says(200, b'{"type": "ADDED", "object": {}}\n'), 5, "no object"),
     ],
 )
 def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause(
@@ -82,10 +84,29 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
     assert says in "".join(it.troubles.values()) and took_s > 3 * kube._PAUSE_S / 2
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"<html>", b"\xff"])
-def test_a_list_that_is_none_is_asked_for_again(body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "no"),
+    [
+        *((body, "object") for body in (b"", b"{}", b"[]", b"<html>", b"\xff")),
+        (b'{"kind": "Status", "code": 500}', "object"),
+        (b'{"kind": "PodList", "metadata": {}, "items": []}', "object"),
+        (b'{"kind": "Pod", "metadata": {"resourceVersion": "5"}}', "list"),
+    ],
+)
+def test_a_list_that_is_none_is_asked_for_again(body: bytes, no: str) -> None:
     it, _ = _follow(_says(200, body), _says(200, b""), 3)
-    assert "it answers with what is no object" in it.troubles["/api/v1/pods"]
+    assert f"it answers with what is no {no}" in it.troubles["/api/v1/pods"]
+
+
+def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answers(*_: object, **__: object) -> Answer:
+        return Answer(200, {}, b'{"kind": "Status", "status": "Success"}')
+
+    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    monkeypatch.setattr(HttpClient, "ask", answers)
+    assert asyncio.run(it.ask("DELETE", "/x"))["status"] == "Success"
+    with pytest.raises(Unanswered, match="no object"):
+        asyncio.run(it.ask("PATCH", "/x", {}))
 
 
 def test_a_watch_that_says_nothing_and_isnt_ended_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
