@@ -444,23 +444,24 @@ class Plan:
             return ""
         if not node.usable:
             return f"node {node.name} isn't the controller's any more"
-        is_empty = server.pool and told is not None and not told.instances
+        is_empty = told is not None and not told.instances
         asked_for = self.settings.taint or self.view.live
         return "it runs nothing, and no requester is there" if is_empty and not asked_for else ""
 
     # -- marks -----------------------------------------------------------------------------------------------------
 
     def _mark_requester(self, requester: Requester) -> None:
-        server, instance = self.view.bound.get(requester.uid, (None, None))
+        server, instance = self.view.bound.get(requester.uid, (None, ""))
         phase, sentence = self.waits[requester.uid]
         status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
         annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
-            seen = self.view.find(instance or "")
+            seen = self.view.find(instance)
             annotations[names.OLD_ADDRESS] = seen.server.ip if seen and seen.it.state is State.AWAKE else None
-        self._mark_pod(requester, {names.DUAL: server.name if server else None, names.INSTANCE: instance}, annotations)
+        labels = {names.DUAL: server.name if server else None, names.INSTANCE: instance or None}
+        self._mark_pod(requester, labels, annotations)
 
     def _mark_server(self, server: Server) -> None:
         wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)

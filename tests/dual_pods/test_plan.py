@@ -460,6 +460,33 @@ def test_one_in_a_pod_of_its_own_is_made_anew_when_it_failed_as_often_as_it_may(
     assert ("delete-pod", "") not in _orders(pool), "it starts its instances itself"
 
 
+def test_of_a_start_and_a_wake_the_one_that_failed_more_often_says_why_it_is_made_anew() -> None:
+    server = replace(SINGLE, bindings={QWEN: "r"}, restarts=1)
+    for started, waked, why in ((1, 3, "woke"), (3, 1, "started")):
+        tries: dict[Key, Try] = {STARTED: Try(False, started, 0.0, "started"), WAKED: Try(False, waked, 0.0, "woke")}
+        plan = _plan(REQUESTER, server, told=[_it()], memory=None, mode=Mode.SLEEP, tries=tries)
+        assert ("delete-pod", "") in _orders(plan) and _waits(plan, Phase.LAUNCHING, f"failed: {why}")
+
+
+GATED = replace(SINGLE, running=False, ip="", gated=True)
+
+
+def test_one_that_has_a_gate_may_begin_once_nothing_else_begins_there() -> None:
+    bound = replace(GATED, bindings={QWEN: "r"})
+    plan = _plan(REQUESTER, bound, mode=Mode.SLEEP)
+    assert _orders(plan) == [("admit", "")] and _waits(plan, Phase.LAUNCHING, "may begin")
+    other = replace(SINGLE, uid="t", name="other", instance="i", running=False)
+    plan = _plan(REQUESTER, bound, other, mode=Mode.SLEEP)
+    assert ("admit", "") not in _orders(plan) and _waits(plan, Phase.WAITING, "in server pod other is loading")
+    plan = _plan(REQUESTER, replace(bound, gated=False), mode=Mode.SLEEP)
+    assert not _orders(plan) and _waits(plan, Phase.LAUNCHING, "is loading"), "it has begun"
+
+
+def test_one_that_has_a_gate_and_is_promised_to_none_goes() -> None:
+    assert _orders(_plan(GATED, mode=Mode.SLEEP)) == [("delete-pod", "")]
+    assert not _orders(_plan(replace(GATED, gated=False), mode=Mode.SLEEP))
+
+
 # -- ready, and unready ------------------------------------------------------------------------------------------------
 
 
@@ -610,6 +637,14 @@ def test_what_is_promised_to_none_goes_with_the_taint_of_its_node(
     assert ("delete-pod", "") not in _orders(_plan(*pods, told=told, taint="t")), "it is the controller's"
 
 
+def test_one_that_still_answers_keeps_no_other_server_pod_there() -> None:
+    place = Place("n", replace(NODE, usable=False), servers={"p": POOL, "s": replace(SINGLE, instance="i")})
+    place.told = {"p": Told({"i": _it("i", State.AWAKE)}), "s": Told({"i": _it("i")})}
+    plan = Plan(place, Settings(taint="t"), 0.0)
+    plan.make()
+    assert [e.server.name for e in plan.effects if isinstance(e, Order) and e.what == "delete-pod"] == ["single"]
+
+
 def test_a_pool_goes_that_nobody_asks_for_once_it_is_empty_and_has_said_so() -> None:
     says = "server pod n-dual goes: it runs nothing, and no requester is there"
     plan = _plan(POOL, told=[])
@@ -644,6 +679,7 @@ def test_a_requester_says_who_runs_it_on_what_and_how_far_it_is() -> None:
     wrong = replace(REQUESTER, ask=None, wrong="no")
     assert json.loads(_marks(_plan(wrong, has=()), wrong)[names.STATUS] or "")["Errors"] == ["no"]
     assert names.ACCELERATORS not in _marks(_plan(wrong, has=()), wrong)
+    assert names.INSTANCE not in _marks(_plan(wrong, has=()), wrong)
     known = {key: value for key, value in marks.items() if value is not None}
     same = replace(REQUESTER, marks=known)
     assert not _marks(_plan(same, BOUND, told=[]), same), "nothing is written twice"
