@@ -108,7 +108,7 @@ class Machine:
     def _pod(self, pod: Requester | Server, now: float) -> list[str]:
         there = self._of(pod.uid)
         before = (there.requesters.get(pod.uid) or there.servers.get(pod.uid)) if there is not None else None
-        if pod.uid in self._gone or (before is not None and not _newer(pod.version, before.version)):
+        if pod.uid in self._gone or (before is not None and not newer(pod.version, before.version)):
             return []
         was_at = self._where.get(pod.uid, pod.node)
         if was_at != pod.node:  # the scheduler has placed it
@@ -229,7 +229,7 @@ class Machine:
         place.tries[key] = Try(False, failures, now + pause_s, why)
 
 
-def _newer(version: str, than: str) -> bool:
+def newer(version: str, than: str) -> bool:
     """Versions are numbers that grow: an answer may be older than what the watch has told."""
     return int(version) > int(than) if version.isdigit() and than.isdigit() else version != than
 

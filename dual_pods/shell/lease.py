@@ -1,9 +1,9 @@
 """Which controller leads: a Lease of Kubernetes, whose `leaseTransitions` is the token of everything that it does.
 
 No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
-whole time, by its own clock; a leader trusts its own from the moment *before* it asked, and for two thirds of the time.
-Tokens only grow, also where a Lease was deleted or edited by hand: pools and requesters obey no lower one. So they are
-no less than the seconds of the wall clock, and more than each that was seen.
+whole time, by its own clock; a leader trusts its own from the moment *before* it wrote it, and for two thirds of the
+time. Tokens only grow, also where a Lease was deleted or edited by hand: pools and requesters obey no lower one. So
+they are no less than the seconds of the wall clock, and more than each that was seen.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from dual_pods.rules.machine import newer
 from dual_pods.shell.kube import REQUEST_S, Kube, Refused
 from sidecar.http.http_client import Unanswered
 from sidecar.terminal.logs import Log
@@ -25,6 +26,8 @@ class Lease:
         self._seen: tuple[str, float] = ("", 0.0)
         """The version that was seen last, and since when."""
         self._highest = 0
+        self._written: dict[str, Any] | None = None
+        """What it says, as far as this one knows that: while it leads, a renewal is a write alone."""
         self._renewing = asyncio.Lock()
         self.token = 0
         self.trusted_until = 0.0
@@ -76,10 +79,11 @@ class Lease:
         self.trusted_until = 0.0
 
     async def _try(self, *, renews: bool = False, timeout_s: float = REQUEST_S) -> bool:
-        began, now = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any]
+        known, self._written = self._written if renews else None, None
         try:
-            found = await self._kube.ask("GET", self._path, timeout_s=timeout_s)
+            found = known or await self._kube.ask("GET", self._path, timeout_s=timeout_s)
             spec, version, write = found.get("spec") or {}, found["metadata"]["resourceVersion"], ("PUT", self._path)
         except Refused as refused:
             if refused.code != 404:
@@ -88,6 +92,8 @@ class Lease:
             spec, version, write = {}, "", ("POST", self._all)
         self._highest = max(self._highest, self.token, spec.get("leaseTransitions", 0))
         mine = spec.get("holderIdentity") == self._me
+        if renews and newer(self._seen[0], version):  # the API server was put back to an older state: all is seen anew
+            return False
         if version != self._seen[0]:
             self._seen = version, time.monotonic()
         if renews and not (mine and spec.get("leaseTransitions") == self.token):
@@ -100,12 +106,16 @@ class Lease:
         times = {"acquireTime": spec.get("acquireTime", now) if renews else now, "renewTime": now}
         holder = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1)}
         found["spec"] = {**holder, "leaseTransitions": token, **times}
+        began = time.monotonic()
         try:
             lease = await self._kube.ask(*write, found, timeout_s=timeout_s)
         except Refused as refused:
+            if known is not None and refused.code in (404, 409):  # it isn't as it was
+                return await self._try(renews=True, timeout_s=timeout_s)
             if refused.code != 409:
                 raise
             return False  # another one was first
+        self._written = lease
         self._seen = lease["metadata"]["resourceVersion"], time.monotonic()
         self.token = lease["spec"]["leaseTransitions"]
         self.trusted_until = began + self._duration_s * 2 / 3

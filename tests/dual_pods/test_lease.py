@@ -19,13 +19,17 @@ class Kube:
     def __init__(self) -> None:
         self.lease: Object = {}
         self.versions = 0
+        self.asked: list[str] = []
 
     async def ask(self, method: str, path: str, body: Any = None, **_: Any) -> Object:
-        if method == "GET" and not self.lease:
+        self.asked.append(method)
+        if method != "POST" and not self.lease:
             raise Refused(404, "NotFound", "there is none")
         if method != "GET":
-            if bool(self.lease) == (method == "POST"):
+            if method == "POST" and self.lease:
                 raise Refused(409, "AlreadyExists", "another one was first")
+            if method == "PUT" and body["metadata"] != self.lease["metadata"]:
+                raise Refused(409, "Conflict", "the object has been modified")
             self.versions += 1
             self.lease = {**body, "metadata": {"resourceVersion": str(self.versions)}}
         return self.lease
@@ -73,3 +77,68 @@ def test_a_controller_that_has_seen_no_token_begins_at_its_clock(lease: Object) 
     began = int(time.time())
     asyncio.run(it.acquire())
     assert it.token > began
+
+
+def test_a_renewal_is_one_request_and_where_the_lease_has_changed_it_is_read_anew() -> None:
+    """An API server that takes seconds for an answer would else take more of them than a leader is trusted for."""
+    kube = Kube()
+    it, other = _lease(kube, "it"), _lease(kube, "other")
+
+    def edited(**spec: object) -> None:
+        kube.versions += 1
+        kube.lease = {"spec": kube.lease["spec"] | spec, "metadata": {"resourceVersion": str(kube.versions)}}
+
+    def asked() -> list[str]:
+        kube.asked, seen = [], kube.asked
+        return seen
+
+    async def run() -> None:
+        await it.acquire()
+        assert asked() == ["GET", "POST"]
+        assert await it.renew() and await it.renew() and asked() == ["PUT", "PUT"]
+        edited()
+        assert await it.renew() and asked() == ["PUT", "GET", "PUT"], "it is still its own"
+        edited(holderIdentity="")
+        await other.acquire()
+        asked()
+        assert not await it.renew() and asked() == ["PUT", "GET"], "it is another one's"
+        kube.lease = {}
+        assert not await other.renew() and asked() == ["PUT", "GET"], "it is gone"
+
+    asyncio.run(run())
+
+
+def test_a_lease_of_an_older_state_of_the_api_server_is_lost_though_it_is_ones_own() -> None:
+    """Its watches would tell of nothing more: they follow from versions that it hasn't come to yet."""
+    kube = Kube()
+    it = _lease(kube, "it")
+
+    async def run() -> None:
+        await it.acquire()
+        old, token = kube.lease, it.token
+        assert await it.renew()
+        kube.lease = old
+        assert not await it.renew()
+        await it.acquire()
+        assert it.token > token
+
+    asyncio.run(run())
+
+
+def test_a_leader_trusts_its_lease_from_its_write_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, clock = Kube(), [1000.0]
+    ask = kube.ask
+
+    async def slowly(*args: Any, **more: Any) -> Object:
+        clock[0] += 4
+        return await ask(*args, **more)
+
+    monkeypatch.setattr(kube, "ask", slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    it = _lease(kube, "it")
+
+    async def run() -> None:
+        assert await it._try() and it.trusted_until == 1004 + 10
+        assert await it._try(renews=True) and it.trusted_until == 1008 + 10
+
+    asyncio.run(run())

@@ -475,6 +475,8 @@ def test_one_that_has_a_gate_may_begin_once_nothing_else_begins_there() -> None:
     bound = replace(GATED, bindings={QWEN: "r"})
     plan = _plan(REQUESTER, bound, mode=Mode.SLEEP)
     assert _orders(plan) == [("admit", "")] and _waits(plan, Phase.LAUNCHING, "may begin")
+    plan = _plan(REQUESTER, bound, mode=Mode.SLEEP, tries={("admit", "s", ""): Try(False, 1, 1.0, "refused")})
+    assert _waits(plan, Phase.LAUNCHING, "refused")
     other = replace(SINGLE, uid="t", name="other", instance="i", running=False)
     plan = _plan(REQUESTER, bound, other, mode=Mode.SLEEP)
     assert ("admit", "") not in _orders(plan) and _waits(plan, Phase.WAITING, "in server pod other is loading")
