@@ -9,7 +9,6 @@ from evidence.rules.proof import Verdict, gone, what_is_missing
 from sidecar.machine.plan import Plan
 from vram.rules.books import Books, Part
 from vram.rules.grants import Grants
-from vram.rules.leases import Lease
 from vram.rules.returns import Returns, pace
 
 
@@ -21,9 +20,6 @@ class Ends(Part):
         self.grants = grants
         self._lost_at: dict[str, float] = {}
         """Since when the end, or the return, of a tree is awaited."""
-
-    def leases_ending(self) -> list[Lease]:
-        return [lease for name in self._ending() for lease in self.leases.of_tree(name) if lease.ends]
 
     def _ending(self) -> list[str]:
         """Trees that have something, and aren't here."""
@@ -54,16 +50,12 @@ class Ends(Part):
             if not waits and who.stage is not Stage.LOST:
                 why = verdict.alarm or "; ".join(what_is_missing(who, new_server=not who.came)[:5])
                 plan.say(self.context.alarm, f"end {name}", f"{name} is not proven gone, and its leases count: {why}")
-
-    def plan_estates(self, plan: Plan) -> None:
         for lease in self.heirs.estates_of_none():
             plan.do(self.returns.end, lease, "ended")
 
     def bind(self) -> None:
         """Whose end is to be proven: those that have leases, and heirs."""
-        if self.leases.trees_changed:
-            self.leases.trees_changed = False
-            self.evidence.incarnations.bind(self.heirs.trees() | self.leases.trees())
+        self.evidence.incarnations.bind(self.heirs.trees() | self.leases.trees())
 
     def await_all(self) -> None:
         """A new server waits for those of which the file tells."""
