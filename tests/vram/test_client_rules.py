@@ -36,8 +36,7 @@ class Client:
         self.feed(c.Disconnected())
         self.said.clear()
         self.feed(c.Connected(life=(1, 1)))
-        (hello,) = self.said
-        self.said.clear()
+        hello: m.Register = self.said.pop()
         self.hears(m.Welcome(server_incarnation="t", number=1, settle_s=1.0, secret="", protocol=1))
         return hello
 
