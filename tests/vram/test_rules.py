@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from evidence.rules import events as e
 from evidence.rules import messages as em
-from evidence.rules.events import Persist
 from sidecar.machine.context import DirectoryReplaced, Stop, Tick, Time
 from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
@@ -214,7 +214,9 @@ def test_what_a_dead_tree_had_is_free_with_the_proof_and_not_before(world: World
 def test_a_dead_process_whose_tree_lives_holds_on_and_a_person_hears_of_it(world: World) -> None:
     a = world.holder("a", 80)
     a.dies(proven=False)
-    world.advance(world.config.window_s + 1)
+    world.advance(world.config.window_s - 1)
+    assert world.alarms == ""
+    world.advance(2)
     assert f"{a.name} is not proven gone, and its leases count: life lock" in world.alarms
     a.life = False
     world.advance(1)
@@ -1561,6 +1563,91 @@ def test_a_server_whose_directory_was_replaced_grants_nothing_more(world: World)
     assert a.has == 0
 
 
+def test_an_unsettled_file_of_another_boot_leaves_nothing_unsettled(world: World) -> None:
+    world.restart(lost=True)
+    world.strangers["x.00000000"] = True
+    world.advance(5)
+    world.tree("a").says(m.Heir(name="chat"))
+    assert world.file is not None and world.file.unsettled
+    world.trees.clear()
+    world.strangers.clear()
+    world.restart(boot_id="another")
+    b = world.tree("b")
+    b.reserve(10)
+    assert b.has == 10 and world.status.settled == ""
+
+
+@pytest.mark.parametrize(("may_come", "waits"), [("stranger", True), ("holder", True), ("", False)])
+def test_with_a_file_what_may_come_back_has_the_settling_time_and_nothing_else_is_awaited(
+    world: World, may_come: str, waits: bool
+) -> None:
+    a = world.holder("a", 10)
+    world.strangers["x.00000000"] = may_come == "stranger"
+    world.restart()
+    if may_come == "holder":
+        a.alive = False
+    else:
+        a.comes_back(a.claims())
+    b = world.tree("b")
+    b.reserve(10)
+    world.advance(1)
+    assert b.has == (0 if waits else 10)
+    world.advance(1.5)
+    assert b.has == 10
+
+
+def test_life_files_that_cant_be_read_may_be_any_trees(world: World) -> None:
+    world.restart(lost=True)
+    b = world.tree("b")
+    b.reserve(10)
+    world.advance(1)
+    assert b.has == 0 and world.alarms == "", "it isn't late yet"
+    world.feed(e.StrangersProbed((), (), unreadable="no permission"))
+    world.advance(1.95)
+    assert b.has == 0
+
+
+def test_heirs_say_so_to_a_server_without_a_file(world: World) -> None:
+    a, b = world.holder("a", 60, name="chat"), world.tree("b")
+    b.says(m.Heir(name="chat"))
+    world.restart(lost=True)
+    a.comes_back([m.Claim(a.lease, "chat", {GPU: 60})])
+    b.comes_back(heirs=["chat"])
+    assert world.file is not None and world.file.heirs == {"chat": [b.name]}
+    a.dies()
+    assert [lease.state for lease in world.status.leases] == ["kept"]
+
+
+def test_a_claim_of_no_bytes_that_no_file_knows_is_none(world: World) -> None:
+    a = world.tree("a")
+    a.comes_back([m.Claim(77, "x", {GPU: 0})])
+    assert world.status.leases == [] and world.noted("claimed") == []
+
+
+@pytest.mark.parametrize("what", ["nothing", "another's"])
+def test_one_of_another_version_that_claims_nothing_of_its_own_keeps_nothing(world: World, what: str) -> None:
+    a, b = world.holder("a", 60), world.tree("b")
+    b.comes_back(a.claims() if what == "another's" else [], protocol=99, newest=99)
+    assert b.all(em.Incompatible) and world.alarms == ""
+
+
+def test_a_living_process_whose_connection_broke_is_no_alarm(world: World) -> None:
+    world.holder("a", 60).hangs_up()
+    world.advance(world.config.window_s + 1)
+    assert world.alarms == "" and world.device().leased == 60
+
+
+def test_the_life_file_of_a_holder_goes_when_its_end_is_on_disk_and_that_of_an_heir_too(world: World) -> None:
+    a, b = world.holder("a", 60), world.tree("b")
+    b.says(m.Heir(name="chat"))
+    world.disk_answers = False
+    for tree in (a, b):
+        tree.dies()
+    assert world.unlinked == [] and world.file is not None and world.file.heirs == {}
+    world.disk_has_answered()
+    assert sorted(world.unlinked) == [a.name, b.name] and world.device().leased == 0
+
+
 # -- V11, and the rest -------------------------------------------------------------------------------------------------
 
 
@@ -1658,7 +1745,7 @@ def test_a_plan_is_only_a_question(world: World) -> None:
     before = len(world.machine.context.out)
     first = world.machine.plan()
     assert first == world.machine.plan() and len(world.machine.context.out) == before
-    assert not [effect for effect in world.machine.context.out if isinstance(effect, Persist)][1:]
+    assert not [effect for effect in world.machine.context.out if isinstance(effect, e.Persist)][1:]
 
 
 def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_out() -> None:

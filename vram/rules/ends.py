@@ -8,16 +8,14 @@ from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.proof import Verdict, gone, what_is_missing
 from sidecar.machine.plan import Plan
 from vram.rules.books import Books, Part
-from vram.rules.grants import Grants
 from vram.rules.returns import Returns, pace
 
 
 class Ends(Part):
-    def __init__(self, books: Books, callers: Callers, returns: Returns, grants: Grants) -> None:
+    def __init__(self, books: Books, callers: Callers, returns: Returns) -> None:
         super().__init__(books)
         self.callers = callers
         self.returns = returns
-        self.grants = grants
         self._lost_at: dict[str, float] = {}
         """Since when the end, or the return, of a tree is awaited."""
 
@@ -84,10 +82,7 @@ class Ends(Part):
             else:
                 self.returns.end(lease, "ended", by=verdict.by)
         self.heirs.forget(who)
-        self.grants.say_nothing_to(who)
         self.forget_loss(who)
-        self.bind()
         for conn in self.evidence.incarnations.remove(who, was_bound=True):
             self.callers.end(conn)
         self.disk.now()
-        self.context.changed = True

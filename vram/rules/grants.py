@@ -81,5 +81,5 @@ class Grants(Part):
         self.tell(telling.tree, m.Granted(number=telling.number, lease=lease.number, bytes=lease.bytes))
 
     def say_nothing_to(self, who: Incarnation) -> None:
-        """It is gone, or has come anew and says what it knows."""
+        """It has come anew, and says what it knows."""
         self.disk.take_back(lambda owed: isinstance(owed, Telling) and owed.tree is who)

@@ -85,7 +85,7 @@ class Machine(TreeMachine):
         self.asking = Asking(books, returns)
         self.queue = Queue(books, returns, self.asking)
         self.grants = grants = Grants(books, self.queue, returns)
-        self.ends = Ends(books, self.callers, returns, grants)
+        self.ends = Ends(books, self.callers, returns)
         claims = Claims(books, grants, self.asking, self.ends)
         spoken = Spoken(m.OLDEST, m.PROTOCOL)
         self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
