@@ -84,6 +84,8 @@ class VramWorld(Schedule[SimLedger]):
         self.lied = self.others_used = self.driver_is_late = False
         self.names_of: dict[int, str] = {}
         """Lease -> its name."""
+        self.seen: dict[int, dict[str, tuple[int, int]]] = {}
+        """Lease -> what was seen of each device as it was granted."""
         self.held_by: dict[int, str] = {}
         """Lease -> the one tree that was told that it has it."""
         self.newest_of: dict[str, int] = {}
@@ -161,7 +163,7 @@ class VramWorld(Schedule[SimLedger]):
         if any(count > 0 for count in more.values()):
             self._check_promises(tree, lease, bytes)
             self.grants += 1
-            seen = server.last_read
+            seen = self.seen[lease]
             for device, count in more.items():
                 again = self.again.pop((tree.name, device), 0)
                 if self.reads_memory and count > seen.get(device, (0, 0))[0] + again:
@@ -266,6 +268,8 @@ class VramWorld(Schedule[SimLedger]):
     def noted(self, server: SimLedger, note: Note) -> None:
         if note.alarm and "a bug of the ledger" in str(note.detail["text"]):
             self.fail(str(note.detail["text"]))
+        if note.event == "granted":
+            self.seen[int(note.detail["lease"])] = server.last_read
         if note.event in ("has_again", "found"):
             self.again[str(note.detail["tree"]), str(note.detail["device"])] += int(note.detail["bytes"])
         if note.event == "left_to_others":

@@ -43,7 +43,7 @@ exit codes: 0 there is a server, and no alarm; 1 there is an alarm; 2 no server 
 fields of --json: devices (device, total, leased, returning, foreign, keep_free, available, free: all in bytes; free is
 null where it can't be read), leases (lease, name, holder, incarnation, pid, bytes, returning, priority, evictable,
 granted_at, unused_s, state: held, asked, ending, kept), leases_total, waiters (name, holder, pid, needs, priority,
-since, waits_for), waiters_total, settled, memory_why, remembered, alarms, evidence, server_incarnation, server_pid.
+since, waits_for), waiters_total, settled, memory_why, alarms, evidence, server_incarnation, server_pid.
 leases and waiters are the first, as many as fit into one answer (1 MiB); leases_total and waiters_total say how many
 there are.
 

@@ -56,9 +56,8 @@ class Claims(Part):
         for claim in hello.claims:
             self._take_up(who, claim)
         for name in hello.heirs:
-            if not self.heirs.has(name, who):
-                self.heirs.add(name, who)
-                self.disk.now()
+            self.heirs.add(name, who)
+            self.disk.now()
 
     def keep(self, who: Incarnation, hello: m.Register, why: str) -> None:
         for claim in hello.claims:

@@ -110,20 +110,6 @@ class ClientMachine:
         ]
         standing.say(m.Register(claims=claims, heirs=list(self.heirs), secret=standing.secret, **said))
 
-    def _on_disconnected(self, event: c.Disconnected) -> None:
-        self._unanswered()
-        self.standing.disconnected(event)
-
-    def _on_path_seen(self, event: c.PathSeen) -> None:
-        if self.standing.path_seen(event):
-            self._unanswered()
-
-    def _unanswered(self) -> None:
-        """The connection has ended: what was given up isn't asked for on the next one."""
-        for number, wish in list(self.wishes.items()):
-            if wish.give_up_at < math.inf:
-                self._without(number)
-
     # -- what the server says --------------------------------------------------------------------------------------
 
     def _on_heard(self, event: c.Heard) -> None:
@@ -153,8 +139,11 @@ class ClientMachine:
         standing.begin_to_count(message.server_incarnation)
         for name in self.heirs:
             self._named(name)
-        for wish in self.wishes.values():
-            standing.say(msgspec.structs.replace(wish.said, waited_s=standing.now - wish.since))
+        for number, wish in list(self.wishes.items()):
+            if wish.give_up_at < math.inf:
+                self._without(number)
+            else:
+                standing.say(msgspec.structs.replace(wish.said, waited_s=standing.now - wish.since))
 
     def _named(self, name: str) -> None:
         if not self.heirs.get(name, True):
@@ -274,7 +263,7 @@ class ClientMachine:
 
 _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
     c.Connected: ClientMachine._on_connected,
-    c.Disconnected: ClientMachine._on_disconnected,
+    c.Disconnected: lambda machine, event: machine.standing.disconnected(event),
     c.Hopeless: lambda machine, event: machine.standing.refused(event.why),
     c.Heard: ClientMachine._on_heard,
     m.Reserve: ClientMachine._on_reserve,
@@ -284,6 +273,6 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
     m.Heir: ClientMachine._on_heir,
     c.VouchFor: lambda machine, event: machine.standing.vouch_for(event),
     c.ChildEnded: lambda machine, event: machine.standing.child_ended(event),
-    c.PathSeen: ClientMachine._on_path_seen,
+    c.PathSeen: lambda machine, event: machine.standing.path_seen(event),
     c.Tick: lambda machine, event: None,  # time has passed; `handle` looks what follows
 }

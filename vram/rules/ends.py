@@ -8,22 +8,16 @@ from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.proof import Verdict, gone, what_is_missing
 from sidecar.machine.plan import Plan
 from vram.rules.books import Books, Part
-from vram.rules.grants import Grants
-from vram.rules.leases import Lease
 from vram.rules.returns import Returns, pace
 
 
 class Ends(Part):
-    def __init__(self, books: Books, callers: Callers, returns: Returns, grants: Grants) -> None:
+    def __init__(self, books: Books, callers: Callers, returns: Returns) -> None:
         super().__init__(books)
         self.callers = callers
         self.returns = returns
-        self.grants = grants
         self._lost_at: dict[str, float] = {}
         """Since when the end, or the return, of a tree is awaited."""
-
-    def leases_ending(self) -> list[Lease]:
-        return [lease for name in self._ending() for lease in self.leases.of_tree(name) if lease.ends]
 
     def _ending(self) -> list[str]:
         """Trees that have something, and aren't here."""
@@ -54,16 +48,12 @@ class Ends(Part):
             if not waits and who.stage is not Stage.LOST:
                 why = verdict.alarm or "; ".join(what_is_missing(who, new_server=not who.came)[:5])
                 plan.say(self.context.alarm, f"end {name}", f"{name} is not proven gone, and its leases count: {why}")
-
-    def plan_estates(self, plan: Plan) -> None:
         for lease in self.heirs.estates_of_none():
             plan.do(self.returns.end, lease, "ended")
 
     def bind(self) -> None:
         """Whose end is to be proven: those that have leases, and heirs."""
-        if self.leases.trees_changed:
-            self.leases.trees_changed = False
-            self.evidence.incarnations.bind(self.heirs.trees() | self.leases.trees())
+        self.evidence.incarnations.bind(self.heirs.trees() | self.leases.trees())
 
     def await_all(self) -> None:
         """A new server waits for those of which the file tells."""
@@ -92,10 +82,7 @@ class Ends(Part):
             else:
                 self.returns.end(lease, "ended", by=verdict.by)
         self.heirs.forget(who)
-        self.grants.say_nothing_to(who)
         self.forget_loss(who)
-        self.bind()
         for conn in self.evidence.incarnations.remove(who, was_bound=True):
             self.callers.end(conn)
         self.disk.now()
-        self.context.changed = True

@@ -41,7 +41,6 @@ class Heirs:
 
     def add(self, name: str, tree: Incarnation) -> None:
         self._of.setdefault(name, {})[tree.name] = tree
-        self.leases.trees_changed = True
 
     def forget(self, tree: Incarnation) -> None:
         """It is gone."""
@@ -49,4 +48,3 @@ class Heirs:
             del self._of[name][tree.name]
             if not self._of[name]:
                 del self._of[name]
-        self.leases.trees_changed = True

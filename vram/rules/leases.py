@@ -109,8 +109,6 @@ class Leases:
         self.sum_returning: Counter[str] = Counter()
         self.altered = False
         """The file doesn't say how they are now."""
-        self.trees_changed = True
-        """Another set of trees has leases, or is an heir, than before."""
         self._named: dict[str, dict[int, Lease]] = {}
         """Name -> leases that have bytes."""
         self._of_tree: dict[str, dict[int, Lease]] = {}
@@ -175,7 +173,6 @@ class Leases:
         lease.tree = tree
         self.all[lease.number] = lease
         self._of_tree.setdefault(tree.name if tree is not None else "", {})[lease.number] = lease
-        self.trees_changed = True
 
     def _disown(self, lease: Lease) -> None:
         self.ask(lease, None)
@@ -184,7 +181,6 @@ class Leases:
         del self._of_tree[tree][lease.number]
         if not self._of_tree[tree]:
             del self._of_tree[tree]
-        self.trees_changed = True
 
     def _count(self, lease: Lease) -> None:
         self.leased.update(lease.bytes)

@@ -12,8 +12,8 @@ rules, and where they stand:
  V2. It is granted only if, on every device that it names, what counts, what is foreign, what is kept free and the need
      fit into the device; and, where memory can be read, as much is seen to be free in that moment. All devices or none
      (`queue.py`).
- V3. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made
-     (`grants.py`).
+ V3. First on disk, then told: `Persist`, `Persisted`, `Granted` (`grants.py`). While that can't be written nothing more
+     is granted.
  V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited out
      (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as far
      as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name needs
@@ -40,9 +40,9 @@ V10. After a restart the file rules: its leases count, and come back with their 
      tree that no file names may have a lease (`recovery.py`).
 V11. What can never fit is denied, with the figures (`devices.py`). A waiter that gives up isn't granted it; unless the
      grant came first (`requests.py`).
-V12. What a lease was resized to is remembered for its name: that is what it needs (`requests.py`, `grants.py`).
 """
 
+from functools import partial
 from typing import Any
 
 from evidence.rules.admission import Admitted, Reception
@@ -85,7 +85,7 @@ class Machine(TreeMachine):
         self.asking = Asking(books, returns)
         self.queue = Queue(books, returns, self.asking)
         self.grants = grants = Grants(books, self.queue, returns)
-        self.ends = Ends(books, self.callers, returns, grants)
+        self.ends = Ends(books, self.callers, returns)
         claims = Claims(books, grants, self.asking, self.ends)
         spoken = Spoken(m.OLDEST, m.PROTOCOL)
         self.reception = Reception(self.context, self.evidence, self.callers, spoken, claims, self)
@@ -114,7 +114,7 @@ class Machine(TreeMachine):
 
     @property
     def status(self) -> m.Status:
-        return status_of(self.books, self.queue, self.recovery, self.grants.remembered)
+        return status_of(self.books, self.queue, self.recovery)
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -144,7 +144,8 @@ class Machine(TreeMachine):
             plan.do(self._carry_out, evidence)
             return plan
         plan.again = evidence.again
-        for part in (self.ends.plan, self.ends.plan_estates, self.returns.plan, self._plan_asked):
+        asking = partial(self.asking.plan, any_waits=bool(self.queue.waiters))
+        for part in (self.ends.plan, self.returns.plan, asking):
             part(plan)
             if plan.steps:
                 return plan
@@ -155,13 +156,10 @@ class Machine(TreeMachine):
         settled, awaited = self.recovery.plan(plan)
         self._plan_alarm(plan, "unsettled", self._why_unsettled(plan, awaited))
         if settled and not plan.steps and not self.disk.failing and not self.broken:
-            self.queue.plan(plan, self.ends.leases_ending(), self.grants.grant)
+            self.queue.plan(plan, self.grants.grant)
         if not plan.steps and self.memory.is_read and (self.leases.all or self.queue.waiters or not self.devices.used):
             self.memory.plan(plan, LOOK_EVERY_S)
         return plan
-
-    def _plan_asked(self, plan: Plan) -> None:
-        self.asking.plan(plan, any_waits=bool(self.queue.waiters))
 
     def _why_unsettled(self, plan: Plan, awaited: list[str]) -> str:
         late = awaited and self.recovery.lost_file and not plan.wait_until(self.recovery.until)
@@ -220,7 +218,6 @@ class Machine(TreeMachine):
             self.heirs.recorded(),
             some(self.devices.foreign),
             self.devices.used,
-            self.grants.remembered,
             self.recovery.lost_file,
         )
         self.leases.altered = False
@@ -231,7 +228,6 @@ class Machine(TreeMachine):
 
     def _on_persist_failed(self, event: PersistFailed) -> None:
         if self.on_persist_failed(event):
-            self.grants.take_back()
             self.context.alarm("persist", f"vram.json can't be written ({event.why}): nothing is leased until it can")
 
     def _on_started(self, event: Started) -> None:
@@ -240,7 +236,6 @@ class Machine(TreeMachine):
         self.recovery.begin(event, self.context.now, same_boot=same_boot)
         if record is None:
             return
-        self.grants.remembered = dict(record.remembered)
         if self.incarnations.pending_unlinks:
             self.disk.now()
         if not same_boot:
@@ -250,9 +245,8 @@ class Machine(TreeMachine):
         for found in record.leases:
             tree = known[found.tree] if found.tree else None
             lease = Lease(found.lease, found.name, tree, found.bytes, found.priority, found.evictable, found.granted_at)
-            lease.returning, lease.inherited = found.returning, found.inherited
+            lease.returning, lease.inherited, lease.outlives = found.returning, found.inherited, found.outlives
             lease.used_at = lease.returning_since = self.context.now
-            lease.outlives = found.outlives
             self.leases.add(lease)
         for name, trees in record.heirs.items():
             for each in trees:

@@ -251,7 +251,7 @@ class Status(Message, frozen=True):
     memory_why: str
     """Why memory isn't read. Empty where it is."""
     remembered: dict[str, dict[str, int]]
-    """Name -> what its lease was last resized to: what it really needs."""
+    """Empty: no program asked for it, and the field is of this version of the protocol."""
     alarms: list[str]
     evidence: str
     server_incarnation: str

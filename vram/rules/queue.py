@@ -104,8 +104,8 @@ class Queue(Part):
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
-    def plan(self, plan: Plan, ending: list[Lease], grant: Callable[[Waiter], object]) -> None:
-        """`ending`: leases of trees that have only to be proven gone. One deed at a time; then it is planned anew."""
+    def plan(self, plan: Plan, grant: Callable[[Waiter], object]) -> None:
+        """One deed at a time; then it is planned anew."""
         ahead: Counter[str] = Counter()
         in_vain: dict[int, Counter[str]] = {}
         """By priority: what those before lack that can't be had by asking. They keep no more urgent one waiting, and
@@ -114,7 +114,7 @@ class Queue(Part):
         hopeless: set[tuple[int, str]] = set()
         """One of this priority was found to lack more of this device than there is for the asking."""
         vain_waiters: list[Waiter] = []
-        coming, line = self._coming(ending), self.line()
+        coming, line = self._coming(), self.line()
         for place, waiter in enumerate(line):
             if waiter.tree.stage is not Stage.PRESENT:
                 continue
@@ -173,18 +173,17 @@ class Queue(Part):
         self.memory.plan(plan, self._pace(plan, waiter))
         return False
 
-    def _coming(self, ending: list[Lease]) -> Bytes:
+    def _coming(self) -> Bytes:
         """What is on its way back, or has only to be proven free."""
         coming = Counter(self.leases.sum_returning)
         for lease in self.leases.returning.values():
             if lease.overdue or lease.has_outlived:
                 coming.subtract(lease.returning)
-        for lease in self.leases.asked.values():
-            if lease.asked is not None and not lease.asked.late and not lease.ends:
+        for lease in self.leases.all.values():
+            if lease.ends:
+                coming.update({} if lease.outlives or self.heirs.keep(lease) else lease.bytes)
+            elif lease.asked is not None and not lease.asked.late:
                 coming.update(lease.asked.bytes)
-        for lease in ending:
-            if not lease.outlives and not self.heirs.keep(lease):
-                coming.update(lease.bytes)
         return coming
 
     # -- what is done ----------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ class Record(msgspec.Struct, frozen=True):
     """What others had of each device, as last measured."""
     used: Bytes = {}
     """What was in use then."""
-    remembered: dict[str, Bytes] = {}
     unsettled: str = ""
     """Why a tree that no file names may have a lease; it must not be forgotten by writing a new file."""
 

@@ -25,15 +25,12 @@ class Recovery:
 
     def begin(self, event: Started, now: float, *, same_boot: bool) -> None:
         record = event.record
-        if record is not None and not same_boot:
-            self.why = ""  # every process of then has ended
-            return
         if event.unreadable:
             self.lost_file = f"vram.json can't be read ({event.unreadable}); it was put aside"
         elif record is None:
             self.lost_file = "there is no vram.json"
         else:
-            self.lost_file = record.unsettled
+            self.lost_file = record.unsettled if same_boot else ""  # every process of then has ended
         self.why = self.lost_file or "the server is new: holders may come back"
         self.until = now + (self.config.window_s if event.unreadable else self.config.settle_s)
 

@@ -1,4 +1,4 @@
-"""What a tree asks for (rules V11 and V12 of `machine.py`). Pure: what waits is granted by the queue."""
+"""What a tree asks for (rule V11 of `machine.py`). Pure: what waits is granted by the queue."""
 
 from evidence.rules.admission import Reception
 from evidence.rules.events import Received
@@ -51,8 +51,6 @@ class Requests(Part):
         if minus(wanted, lease.bytes):
             self._wait(message, who, wanted, lease)
             return
-        if wanted:
-            self.grants.remember(lease)
         self.disk.owe_next(Telling(who, message.number, lease))
 
     def _wait(self, message: m.Reserve | m.Resize, who: Incarnation, needs: Bytes, of: m.Reserve | Lease) -> None:

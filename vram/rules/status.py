@@ -12,13 +12,12 @@ from vram.rules.messages import Bytes
 from vram.rules.queue import Queue
 from vram.rules.recovery import Recovery
 
-LEASES_BYTES, WAITERS_BYTES, REMEMBERED_BYTES, ALARMS_BYTES = 500_000, 150_000, 150_000, 100_000
+LEASES_BYTES, WAITERS_BYTES, ALARMS_BYTES = 500_000, 150_000, 100_000
 
 
-def status_of(books: Books, queue: Queue, recovery: Recovery, remembered: dict[str, Bytes]) -> m.Status:
+def status_of(books: Books, queue: Queue, recovery: Recovery) -> m.Status:
     config, context, leases, devices = books.config, books.context, books.leases, books.devices
     waiters = (_waiter(waiter, queue.lacks(waiter), recovery.why) for waiter in queue.line())
-    newest = fitting(reversed(remembered.items()), REMEMBERED_BYTES)
     return m.Status(
         devices=[_device(books, device) for device in devices.totals],
         leases=fitting((_lease(lease, context.now) for lease in leases.all.values()), LEASES_BYTES),
@@ -27,7 +26,7 @@ def status_of(books: Books, queue: Queue, recovery: Recovery, remembered: dict[s
         waiters_total=len(queue.waiters),
         settled=recovery.why,
         memory_why=config.memory_why,
-        remembered=dict(newest[::-1]),
+        remembered={},
         alarms=_alarms(list(context.alarms.values())),
         evidence=config.evidence,
         server_incarnation=config.server_incarnation,
