@@ -139,7 +139,7 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
             free |= dict.fromkeys(lacks, 0)
         elif not model.lacking:  # nor is kept what it doesn't get
             free |= {device: free.get(device, 0) + size for device, size in _coming(model).items()}
-    for model, tried in turn_by_turn(it, free, closed, now):
+    for _, tried in turn_by_turn(it, free, closed, now):
         if isinstance(tried, Up):
             return tried, look
         look = min(look, tried.at if tried is not None else math.inf)
@@ -182,8 +182,6 @@ def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, i
     """
     if model.lacking:
         return model.lacking
-    if not _loads(model) or not model.child.running:
-        return {}
     beside = model.bytes(model.state, it.beside_weights)  # which the ledger will ask for, where it isn't free
     short = {device: min(size, -free.get(device, 0) - beside.get(device, 0)) for device, size in _coming(model).items()}
     return {device: size for device, size in short.items() if size > 0}
