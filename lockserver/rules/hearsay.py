@@ -40,10 +40,9 @@ class Hearsay:
             return self._hear_of(message, active)
         if named is not None and (named is caller or (named is active.holder and active.token == message.mark)):
             return named
-        if active.phase is Phase.FREE and message.mark == newest and not all(peer.dead for peer in peers):
-            return self.incarnations.hear_of_name(
-                message.tree
-            )  # it was proven gone by a file that doesn't name all of it
+        over = message.mark > newest or (message.mark == newest and active.phase is Phase.FREE)
+        if over and not all(peer.dead for peer in peers):
+            return self.incarnations.hear_of_name(message.tree)  # the file was older, and didn't name all of it
         return None
 
     def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:

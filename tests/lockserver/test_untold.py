@@ -318,6 +318,33 @@ def test_a_newer_holder_is_heard_of_while_the_one_of_an_older_file_is_being_prov
     assert b.holds
 
 
+def test_a_holder_of_which_a_waiter_tells_after_another_was_granted_is_waited_for_by_the_next_grant() -> None:
+    """Found by the simulator (20283109): the waiter had been stopped, and the clock was behind the older file's."""
+    harness = in_one_namespace()
+    harness.kill_tree(harness.holder("x"))
+    a = harness.holder("a")
+    worker = a.join()
+    b = harness.waiter("b")
+    harness.unkillable.add(worker)
+    harness.crash().file = older(harness)
+    harness.kill(a.main)
+    worker.locks.clear()  # it is dying
+    harness.tokens.clear()
+    harness.start(token_floor=1)
+    harness.allows_two = True  # nothing tells of the worker yet
+    c = harness.engine("c").register().acquire()
+    harness.advance(60)
+    assert c.holds and c.token < a.token
+    harness.allows_two = False
+    comes_back(b)
+    harness.kill_tree(c)
+    harness.advance(60)
+    assert not b.holds and "a process of a is alive" in harness.waiting_for
+    harness.kill(worker)
+    harness.advance(60)
+    assert b.holds
+
+
 def test_a_holder_that_has_come_itself_is_displaced_by_no_hearsay() -> None:
     """Its worker was away when it died, so there is doubt; but not of who the holder is."""
     harness = Harness().start()
