@@ -10,9 +10,11 @@ The rules; in brackets the number that a rule had among those of the lock (`lock
  E1. An end is proven when every member's pidfd is readable *and* no process holds the life lock. An end of file alone
      proves nothing; the same process may come back while it isn't proven dead. [1] (`proof.py`)
  E2. No process joins an incarnation that is condemned. One whose main process lost its connection takes no children
-     until that is back. But a process that tries while the life lock is held has shown that it lives (a server before
-     this one may have let it in): it is killed and waited for with the others. The main process of another incarnation
-     that is here joins none, and isn't killed for trying. [2] (`joining.py`)
+     until that is back, nor one whose main process hasn't come to this server, but for those that an earlier server let
+     in: that main process may be dead, and another incarnation have what was its own. But a process that tries while
+     the life lock is held has shown that it lives (a server before this one may have let it in): it is killed and
+     waited for with the others. The main process of another incarnation that is here joins none, and isn't killed for
+     trying. [2] (`joining.py`)
  E3. A process joins before it touches a device, or its main process vouches for it. It is known by the inode of its
      pidfd; where there is none, by its number while that can't be another's, or by a secret. (`incarnation.py`)
  E4. The life lock is looked at once it can be free: after the last member's end, or at once where members are only

@@ -12,6 +12,8 @@ from sidecar.terminal.names import incarnation_name
 
 NO_LIFE = "the life file that you named isn't in its place, or you have no lock on it"
 """It may have been removed in this moment: then it is made anew, and named at the next try."""
+NOT_BACK = "your main process hasn't come to this server yet"
+"""It may be dead. A process that was never let in before touches no device until it is there."""
 
 
 class Joining:
@@ -42,21 +44,27 @@ class Joining:
             return why
         if not life_held:
             return NO_LIFE
-        if who is None:
-            return self._why_full()
-        if _full(who, peer, hello.number):
+        if who is None and (why := self._why_full()):
+            return why
+        if not hello.number and (who is None or not who.came):  # one that an earlier server let in is let in again
+            return NOT_BACK
+        if who is not None and _full(who, peer, hello.number):
             return f"{name} has {MOST_MEMBERS} processes already"
         return ""
 
     def is_evidence(self, hello: Join, peer: Peer, *, life_held: bool) -> bool:
-        """It may not join, for its incarnation is being fenced. It lives all the same, and says so by its pidfd."""
+        """It may not join, for its incarnation is being fenced, or its main process isn't here. It lives all the same,
+        and says so by its pidfd.
+        """
         name = incarnation_name(hello.engine_id, hello.incarnation)
         who = self.incarnations.known.get(name)
-        if who is None or peer.process is None or not life_held:
+        if peer.process is None or not life_held:
             return False
         if self.incarnations.other_that_it_leads(peer.identity, name):
             return False  # it was started with the variables of that one in its environment: it isn't killed
-        return who.fenced and not _full(who, peer, hello.number)
+        if who is None:
+            return not self.incarnations.full and not self.incarnations.why_condemned(name)
+        return (who.fenced or not who.came) and not _full(who, peer, hello.number)
 
     def why_not_vouch(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:
         """A main process vouches for a child that can't join by itself."""
@@ -68,7 +76,7 @@ class Joining:
 
     def passes(self, why: str, name: str) -> bool:
         """What speaks against it now may be otherwise in a moment."""
-        return why is NO_LIFE or self.incarnations.may_open_again(name)
+        return why in (NO_LIFE, NOT_BACK) or self.incarnations.may_open_again(name)
 
     def _why_full(self) -> str:
         return "there are too many engines here" if self.incarnations.full else ""

@@ -158,6 +158,18 @@ def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
     assert let_in(entrance.join(process=peer(4), number=3)).number == 4
 
 
+def test_one_that_no_server_has_let_in_joins_once_its_main_process_is_here_and_is_watched_until_then() -> None:
+    """Found by the simulator (20290726): the main process was dead, and another engine had been granted."""
+    entrance = Entrance()
+    turned_away = entrance.join()
+    assert why(turned_away) == joining.NOT_BACK and isinstance(turned_away, TurnedAway) and not turned_away.for_good
+    assert turned_away.watched is entrance.incarnations.known[NAME] and len(turned_away.watched.members) == 1
+    let_in(entrance.join(process=peer(4), number=3))
+    assert why(entrance.join()) == joining.NOT_BACK, "one that was let in before says nothing of its main process"
+    let_in(entrance.register())
+    let_in(entrance.join())
+
+
 def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "MOST_MEMBERS", 2)
     monkeypatch.setattr(inc, "MOST_INCARNATIONS", 1)

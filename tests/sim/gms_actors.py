@@ -169,7 +169,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         if not turns and effect.found and self.leased.get(effect.key, effect.found) != effect.found:
             self.world.fail(f"{effect} is said to be found, and {self.leased} are leased")
         at = max(now + rng.choice((0.0, rng.random() * effect.timeout_s)), self.lease_at.get(effect.key, 0.0))
-        if at > now:  # one after the other
+        if at > now or turns:  # one after the other
             self.lease_at[effect.key] = at + 0.001
             turns.append(effect)
             self.process.after(at - now, lambda: self._lease(turns.popleft(), later=True))
