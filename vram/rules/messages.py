@@ -250,8 +250,6 @@ class Status(Message, frozen=True):
     """Why nothing is granted yet after a start, in words; empty once it is."""
     memory_why: str
     """Why memory isn't read. Empty where it is."""
-    remembered: dict[str, dict[str, int]]
-    """Empty: no program asked for it, and the field is of this version of the protocol."""
     alarms: list[str]
     evidence: str
     server_incarnation: str

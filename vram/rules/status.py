@@ -26,7 +26,6 @@ def status_of(books: Books, queue: Queue, recovery: Recovery) -> m.Status:
         waiters_total=len(queue.waiters),
         settled=recovery.why,
         memory_why=config.memory_why,
-        remembered={},
         alarms=_alarms(list(context.alarms.values())),
         evidence=config.evidence,
         server_incarnation=config.server_incarnation,
