@@ -50,7 +50,7 @@ def test_what_models_may_have_is_without_what_others_have_and_with_their_weights
     gpu = vm.DeviceState("gpu", total=100, leased=40, returning=0, foreign=15, keep_free=5, available=10, free=20)
     waiters = [vm.WaiterState(name, "h", 1, {"gpu": 25}, 0, "", "") for name in ("b", "gms/gpu/c")]
     leases = [lease("a", 10), lease("gms/gpu/a", 20), lease("another", 7), lease("gms/gpu/gone", 3)]
-    status = vm.Status([gpu], leases, 4, waiters, 2, "", "", {}, [], "", "", 1)
+    status = vm.Status([gpu], leases, 4, waiters, 2, "", "", [], "", "", 1)
     unheard = reading.ledger(status, {"a"}, {"a"}, {})
     assert (unheard.room, unheard.leases) == ({"gpu": 100 - 5 - 15 - 30}, {"a": {"gpu": 10}})
     assert unheard.lacking == {"b": {"gpu": 15}, "c": {"gpu": 15}}
