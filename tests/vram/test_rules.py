@@ -1328,10 +1328,21 @@ def test_where_processes_cant_be_looked_up_a_free_life_lock_and_memory_that_is_b
     b.comes_back()
     b.reserve(80)
     world.advance(3)
-    assert b.has == 0, "its memory is in use"
+    assert b.has == 0 and world.machine.leases.leased[GPU] == 60, "its memory is in use"
     world.used.clear()
     world.advance(1.5)
     assert b.has == 80
+
+
+def test_where_no_reader_tells_of_memory_a_free_life_lock_alone_proves_no_end() -> None:
+    world = World(pid_namespace="", reads=False, totals={GPU: 100})
+    a, b = world.holder("a", 60), world.tree("b")
+    a.alive = a.life = False
+    world.restart()
+    b.comes_back()
+    b.reserve(80)
+    world.advance(60)
+    assert b.has == 0 and "nothing proves the end of process" in world.alarms
 
 
 def test_a_lease_that_its_holder_was_never_told_of_ends(world: World) -> None:
