@@ -1,9 +1,9 @@
-"""Which controller leads: a Lease of Kubernetes, whose `leaseTransitions` is the token of everything that it does.
+"""Which controller leads: a Lease of Kubernetes, the second of whose `acquireTime` is the token of all that it does.
 
 No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
 whole time, by its own clock; a leader trusts its own from the moment *before* it wrote it, and for two thirds of the
 time. Tokens only grow, also where a Lease was deleted or edited by hand: pools and requesters obey no lower one. So
-they are no less than the seconds of the wall clock, and more than each that was seen.
+they are no less than the seconds of the wall clock (`leaseTransitions` holds them until 2038), and more than each seen.
 """
 
 import asyncio
@@ -79,7 +79,6 @@ class Lease:
         self.trusted_until = 0.0
 
     async def _try(self, *, renews: bool = False, timeout_s: float = REQUEST_S) -> bool:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any]
         known, self._written = self._written if renews else None, None
         try:
@@ -90,22 +89,22 @@ class Lease:
                 raise
             found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             spec, version, write = {}, "", ("POST", self._all)
-        self._highest = max(self._highest, self.token, spec.get("leaseTransitions", 0))
+        acquired = int(datetime.fromisoformat(spec.get("acquireTime", _time(0))).timestamp())
+        self._highest = max(self._highest, self.token, acquired)
         mine = spec.get("holderIdentity") == self._me
         if renews and newer(self._seen[0], version):  # the API server was put back to an older state: all is seen anew
             return False
         if version != self._seen[0]:
             self._seen = version, time.monotonic()
-        if renews and not (mine and spec.get("leaseTransitions") == self.token):
+        if renews and not (mine and acquired == self.token):
             return False
         duration_s = spec.get("leaseDurationSeconds") or self._duration_s
         free = not spec.get("holderIdentity") or time.monotonic() >= self._seen[1] + duration_s
         if not mine and not free:
             return False
         token = self.token if renews else max(self._highest, int(time.time())) + 1
-        times = {"acquireTime": spec.get("acquireTime", now) if renews else now, "renewTime": now}
-        holder = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1)}
-        found["spec"] = {**holder, "leaseTransitions": token, **times}
+        times = {"acquireTime": _time(token), "renewTime": _time(time.time())}
+        found["spec"] = {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1), **times}
         began = time.monotonic()
         try:
             lease = await self._kube.ask(*write, found, timeout_s=timeout_s)
@@ -117,6 +116,10 @@ class Lease:
             return False  # another one was first
         self._written = lease
         self._seen = lease["metadata"]["resourceVersion"], time.monotonic()
-        self.token = lease["spec"]["leaseTransitions"]
+        self.token = token
         self.trusted_until = began + self._duration_s * 2 / 3
         return True
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -103,6 +103,9 @@ def faults(node: Node, value: Any, path: str = "") -> Iterator[Fault]:
     names = wanted if isinstance(wanted, list) else [wanted] if wanted else []
     allowed = tuple(t for name in names for t in _TYPES.get(name, ()))
     right = not allowed or (isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed))
+    bits = {"int32": 31, "int64": 63}.get(node.get("format", ""))
+    if bits and isinstance(value, int):
+        right = right and -(1 << bits) <= value < 1 << bits
     if not right or (time is not None and not re.fullmatch(time, str(value))):
         yield Fault(False, path)
     elif isinstance(value, dict):

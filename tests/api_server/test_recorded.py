@@ -200,3 +200,15 @@ def test_the_server_answers_as_a_real_one(name: str) -> None:
 
 def test_what_is_not_served_is_named() -> None:
     assert set(NOT_SERVED) <= set(CASES)
+
+
+def test_a_number_that_has_no_room_in_its_field_is_refused() -> None:
+    """As the one of Lease's that counts; no recorded exchange has one."""
+    with ApiServer() as server:
+        server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "n"}})
+        codes = []
+        for number, count in enumerate(((1 << 31) - 1, 1 << 31, -(1 << 31), -(1 << 31) - 1)):
+            body = {"metadata": {"name": f"l{number}"}, "spec": {"leaseTransitions": count}}
+            found = server.ask("POST", "/apis/coordination.k8s.io/v1/namespaces/n/leases", body)
+            codes.append(found.get("code", 201))
+    assert codes == [201, 400, 201, 400]

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,8 @@ def _leader(it: Cluster, *, but: int = 0) -> tuple[int, int]:
     def another() -> tuple[int, int] | None:
         spec = it.server.ask("GET", f"{LEASES}/dual-pods").get("spec", {})
         pid = int((spec.get("holderIdentity") or "_0").rpartition("_")[2])
-        return (pid, spec.get("leaseTransitions", 0)) if pid not in (0, but) else None
+        acquired = datetime.fromisoformat(spec.get("acquireTime", "1970-01-01T00:00:00Z"))
+        return (pid, int(acquired.timestamp())) if pid not in (0, but) else None
 
     return until(another, "a controller leads")
 
@@ -114,16 +116,19 @@ def test_of_two_controllers_one_leads_and_what_an_old_one_says_late_is_refused(i
 
 
 def test_a_lease_of_another_clock_is_waited_for_by_ones_own(it: Cluster) -> None:
-    spec = {"holderIdentity": "ghost", "leaseDurationSeconds": 1, "renewTime": "2090-01-01T00:00:00.000000Z"}
-    body = {"metadata": {"name": "dual-pods"}, "spec": {**spec, "leaseTransitions": 2_000_000_000}}
-    it.server.ask("POST", LEASES, body)
+    times = dict.fromkeys(("acquireTime", "renewTime"), "2090-01-01T00:00:00.000000Z")
+    spec = {"holderIdentity": "ghost", "leaseDurationSeconds": 1, **times}
+    it.server.ask("POST", LEASES, {"metadata": {"name": "dual-pods"}, "spec": spec})
     it.controller()
     it.request("a")
     it.until_ready("a")
-    assert any("fieldManager=dual-pods-2000000001" in path for _, _, path, _ in it.server.seen)
+    assert any("fieldManager=dual-pods-3786912001" in path for _, _, path, _ in it.server.seen)
 
 
-@pytest.mark.parametrize("edit", [None, {"leaseTransitions": 3}, {"leaseTransitions": None, "holderIdentity": "x_1"}])
+_OLD = "2020-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize("edit", [None, {"acquireTime": _OLD}, {"acquireTime": None, "holderIdentity": "x_1"}])
 def test_a_leader_whose_lease_was_deleted_or_edited_is_followed_by_one_that_is_obeyed(
     it: Cluster, edit: dict[str, object] | None
 ) -> None:

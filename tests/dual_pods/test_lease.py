@@ -11,6 +11,7 @@ from dual_pods.shell.lease import Lease
 from sidecar.terminal.logs import Log
 
 Object = dict[str, Any]
+_OLD = "2020-01-01T00:00:00.000000Z"
 
 
 class Kube:
@@ -51,7 +52,7 @@ def test_a_lease_that_was_deleted_brings_no_token_back_whatever_the_clocks_say(
     async def run() -> None:
         monkeypatch.setattr(time, "time", lambda: now)
         if begins == "taken over":
-            kube.lease = {"spec": {"leaseTransitions": 7}, "metadata": {"resourceVersion": "x"}}
+            kube.lease = {"spec": {"acquireTime": _OLD}, "metadata": {"resourceVersion": "x"}}
         await first.acquire()
         assert not await second._try(), "the other one has it"
         kube.lease = {}
@@ -62,14 +63,14 @@ def test_a_lease_that_was_deleted_brings_no_token_back_whatever_the_clocks_say(
         kube.lease = {}
         await second.acquire()
         before = second.token
-        kube.lease["spec"]["leaseTransitions"] = 3
+        kube.lease["spec"]["acquireTime"] = _OLD
         await second.acquire()
         assert second.token > before
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("lease", [{}, {"spec": {"leaseTransitions": 3}, "metadata": {"resourceVersion": "x"}}])
+@pytest.mark.parametrize("lease", [{}, {"spec": {"acquireTime": _OLD}, "metadata": {"resourceVersion": "x"}}])
 def test_a_controller_that_has_seen_no_token_begins_at_its_clock(lease: Object) -> None:
     kube = Kube()
     kube.lease = lease
