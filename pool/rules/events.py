@@ -65,6 +65,7 @@ class Began(Event, frozen=True):
     pins: dict[str, bool] = {}
     names: tuple[str, ...] = ()
     """All models that it had, and those of which something may be left."""
+    kept_asleep: tuple[str, ...] = ()
 
 
 class Configured(Event, frozen=True):
@@ -217,4 +218,4 @@ class Answer(Effect, frozen=True):
 
 
 class Save(Effect, frozen=True):
-    """What was learned, and pins, are to be written down."""
+    """What was learned, pins, and what a person has put to sleep, are to be written down."""

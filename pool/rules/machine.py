@@ -29,7 +29,7 @@ doors and people are told.
 11. A model that couldn't be started or waked, or whose engines end again and again as they wake, is put to sleep and
     FAILED, and tried again after a pause that grows, if it is wanted; else for the next request. Its place in the queue
     is free meanwhile, so those that slept for it are back.
-12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`.
+12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`, whatever pool runs.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
     put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
     alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
@@ -47,7 +47,7 @@ doors and people are told.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -90,6 +90,8 @@ class Machine:
         self._began_at: float | None = None
         self._learned: dict[str, e.Learned] = {}
         self._pins: dict[str, bool] = {}
+        self._kept_asleep: Collection[str] = ()
+        """By an earlier pool."""
         self._leftovers = Leftovers(self.picture, self.context)
 
     @property
@@ -140,7 +142,7 @@ class Machine:
 
     def _on_began(self, event: e.Began) -> None:
         self._began_at = self.context.now
-        self._learned, self._pins = dict(event.learned), dict(event.pins)
+        self._learned, self._pins, self._kept_asleep = dict(event.learned), dict(event.pins), event.kept_asleep
         self._leftovers.of = {name: Leftover() for name in event.names}
 
     def _on_configured(self, event: e.Configured) -> None:
@@ -155,6 +157,7 @@ class Machine:
                 pinned = self._pins.get(name, rules.entry.pin)
                 learned, region = self._learned.get(name, e.Learned()), self._region(rules.entry.region)
                 model = Model(rules, region, pinned=pinned, learned=learned, since=self.context.now)
+                model.kept_asleep = name in self._kept_asleep
                 self.models[name] = model
                 region.models.append(model)
                 continue
@@ -172,6 +175,7 @@ class Machine:
             model.rules, model.leaving = rules, False
         for name in self.models.keys() - event.models.keys():
             self.models[name].leaving = True
+        self._kept_asleep = ()
         self._demands()
         self.context.changed = True
 
@@ -420,11 +424,11 @@ class Machine:
             self._answer(event, 404, f"no model is called {command.name}{is_meant(command.name or '', self._called())}")
             return
         now, awake = self.context.now, model.state is State.AWAKE
+        self.context.out.append(e.Save())
         if command.verb in ("pin", "unpin"):
             model.pinned = command.verb == "pin"
             model.kept_asleep = model.put_down = False
             self._pins[model.name] = model.pinned
-            self.context.out.append(e.Save())
             self._answer(event, 200, f"{model.name} is {'' if model.pinned else 'not '}pinned")
         elif command.verb == "wake":
             model.kept_asleep, model.put_down, model.retry_at = False, False, -math.inf
@@ -523,7 +527,9 @@ class Machine:
 
     def learned(self) -> e.Began:
         """For the next pool."""
-        return e.Began(dict(self._learned), dict(self._pins), (*sorted({*self._names, *self._leftovers.of}),))
+        kept_asleep = tuple(sorted(name for name, model in self.models.items() if model.kept_asleep))
+        names = tuple(sorted({*self._names, *self._leftovers.of}))
+        return e.Began(dict(self._learned), dict(self._pins), names, kept_asleep)
 
     @property
     def _names(self) -> set[str]:

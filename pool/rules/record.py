@@ -1,4 +1,5 @@
-"""What a pool leaves to the next one: what it has measured, pins, flags, and models that were launched by command.
+"""What a pool leaves to the next one: what it has measured, flags, and what was launched, pinned or put to sleep by
+command.
 
 All of it may be lost without harm: it is measured, and set, again.
 """
@@ -14,6 +15,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     pins: dict[str, bool] = {}
     names: tuple[str, ...] = ()
     """All models that it had: of one that isn't in models.yaml any more something may be left."""
+    kept_asleep: tuple[str, ...] = ()
+    """A person has put them to sleep: a pin doesn't wake them."""
     launched: dict[str, Entry] = {}
     flags: Flags | None = None
     """As a person has set them; None: as models.yaml says."""

@@ -124,7 +124,8 @@ class Server(Shell):
             self._record = record.decode(self.file.read() or b"{}")
         except (OSError, ValueError) as error:
             self.log.warning("record_unreadable", why=error, put_aside_as=str(self.file.set_aside()))
-        self.feed(e.Began(self._record.learned, self._record.pins, self._record.names))
+        it = self._record
+        self.feed(e.Began(it.learned, it.pins, it.names, it.kept_asleep))
         self.configure()
         try:
             self.connections.listen(self.server_socket.open(self.options.socket_mode))
@@ -414,8 +415,7 @@ class Server(Shell):
         if not self._unsaved:
             return
         self._unsaved = False
-        kept = self.machine.learned()
-        self._record = msgspec.structs.replace(self._record, learned=kept.learned, pins=kept.pins, names=kept.names)
+        self._record = msgspec.structs.replace(self._record, **msgspec.structs.asdict(self.machine.learned()))
         try:
             self.file.write(record.encode(self._record))
         except OSError as error:

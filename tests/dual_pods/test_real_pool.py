@@ -2,8 +2,10 @@
 engines on one node of two accelerators, and clients that ask through a requester's port.
 """
 
+import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from gms.observer import Observer as Gms
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
+from sidecar.kernel import peers
 from tests.dual_pods.cluster import Cluster, ask, cluster
 from tests.support import tmpfs
 from tests.support.waiting import until
@@ -113,6 +116,35 @@ def test_with_a_standby_a_kill_9_of_the_bound_engine_is_a_pause(it: Cluster) -> 
         assert until(partial(_whole, lock), "so it is again").engine_id != killed.engine_id
     log = (it.directory / "a.log").read_text()
     assert it.is_ready("a") and log.count(" unready ") == 1, f"it was unready before its first answer alone:\n{log}"
+
+
+def test_a_kill_9_of_the_pool_wakes_none_that_sleeps_beside_the_one_that_is_awake(it: Cluster) -> None:
+    it.gpus["n1"] = ["host:d0"]
+    _request(it, "a", "qwen", 1)
+    sleeps = it.directory / "run-n1" / "lock" / it.instance_of("a")
+    _gone(it, "a")
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    _request(it, "b", "llama", 2)
+    pool = it.directory / "run-n1" / "pool.sock"
+    before, killed = _token(sleeps), _pid_of(pool)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: _pid_of(pool) not in (0, killed), "another pool has begun")
+    _gone(it, "b")
+    until(lambda: it.states() == ["asleep", "asleep"], "it has done what it was asked")
+    assert _token(sleeps) == before
+
+
+def _pid_of(path: Path) -> int:
+    """Of the process that listens there."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as it, contextlib.suppress(OSError):
+        it.connect(f"{path}")
+        return peers.credentials(it).pid
+    return 0
+
+
+def _token(lock: Path) -> int:
+    with Lock(lock) as observer:
+        return next(observer.watch()).token
 
 
 def _whole(lock: Path) -> HolderState | None:

@@ -174,6 +174,29 @@ def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool()
     assert pool.machine.models["a"].pinned and not pool.machine.learned().pins
 
 
+@pytest.mark.parametrize("verb", ["sleep", "stop"])
+def test_what_a_person_put_to_sleep_is_waked_by_no_pin_of_the_next_pool_but_by_a_person(verb: str) -> None:
+    entries = {"a": {"pin": True}}
+    pool = Pool("ab", entries=entries, running=True)
+    pool.out.clear()
+    pool.asks(verb, "a")
+    assert [type(one) for one in pool.out[:2]] == [e.Save, e.Answer]
+    asleep = pool.machine.learned()
+    following = Pool("ab", entries=entries, running=True, began=asleep)
+    assert following.wishes() == [] and following.machine.learned() == asleep
+    following.asks("wake", "a")
+    assert following.wishes() == [("wake", "a")]
+    third = Pool("ab", entries=entries, running=True, began=following.machine.learned())
+    assert third.wishes() == [("wake", "a")]
+
+
+def test_what_an_earlier_pool_put_to_sleep_and_is_launched_anew_is_waked_by_its_pin() -> None:
+    pool = Pool("b", running=True, sizes={"a": 60}, began=e.Began({}, kept_asleep=("a",)))
+    pool.entries = {"a": {"pin": True}}
+    pool.configure("ab")
+    assert pool.wishes() == [("start", "a")]
+
+
 def test_what_was_measured_counts_until_its_entry_says_another_need() -> None:
     pool = Pool(running=True)
     pool.awake("a")
