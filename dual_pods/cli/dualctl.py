@@ -18,7 +18,7 @@ from typing import Any
 from sidecar.http.http_client import HttpClient, Unanswered
 from sidecar.terminal import commands, table
 from sidecar.terminal.formatting import length, size
-from sidecar.terminal.settings import Parser, seconds
+from sidecar.terminal.settings import Parser, seconds, url
 from sidecar.terminal.terminal import say
 from sidecar.wire.observer import ObserverError
 
@@ -46,7 +46,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "status", description="Requesters, server pods and their instances, and what each waits for.", epilog=EXAMPLES
     )
     status.set_defaults(parser=status)
-    status.setting("--controller", default="", metavar="URL", shown_default="through kubectl", help="where it listens")
+    status.setting("--controller", default="", parse=url, metavar="URL", shown_default="through kubectl",
+                   help="where it listens")  # fmt: skip
     status.setting("--namespace", default="dual-pods", metavar="NAME", help="its namespace, for kubectl")
     status.setting("--answer-timeout-s", default="10", parse=seconds, metavar="S", help="how long it may take")
     status.setting("--every-s", default="2", parse=seconds, metavar="S", help="how often --watch looks")
@@ -72,13 +73,13 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _straight(options: argparse.Namespace) -> bytes:
-    url = options.controller.rstrip("/") + "/dual-pods"
+    at = options.controller + "/dual-pods"
     try:
-        answer = asyncio.run(HttpClient().ask("GET", url, timeout_s=options.answer_timeout_s))
+        answer = asyncio.run(HttpClient().ask("GET", at, timeout_s=options.answer_timeout_s))
     except Unanswered as error:
         raise NoController(f"no controller answers: {error}") from None
     if answer.status != 200:
-        raise NoController(f"{url} says {answer.status}; is that the controller's --listen?")
+        raise NoController(f"{at} says {answer.status}; is that the controller's --listen?")
     return answer.body
 
 
