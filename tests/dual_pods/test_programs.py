@@ -84,7 +84,7 @@ def test_status_says_what_each_waits_for(
     assert dualctl.main(["status", "--controller", url]) == 2
     assert "isn't understood" in capsys.readouterr().err
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
-            "instance": "", "server": "", "since": 0.0}  # fmt: skip
+            "instance": "", "server": "", "created": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
               "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
     servers = [
