@@ -30,7 +30,7 @@ from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import VERSION
-from sidecar.terminal.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
+from sidecar.terminal.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes, url
 from sidecar.wire.tcp import CannotListen
 
 EXAMPLES = """\
@@ -55,7 +55,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it.setting("--admin-keys", parse=Path, metavar="FILE", help="of the pools: its first key is what they are told by")
     it.setting("--sleepers", parse=size_bytes, metavar="SIZE", shown_default="what is there",
                help="what instances that sleep may hold of each accelerator when another is launched")  # fmt: skip
-    it.setting("--prometheus", default="", metavar="URL", help="where accelerators' memory is read without a ledger")
+    it.setting("--prometheus", default="", parse=url, metavar="URL",
+               help="where accelerators' memory is read without a ledger")  # fmt: skip
     it.setting("--measured-after-s", default="20", parse=seconds_or_zero, metavar="S",
                help="and how late that may be: a figure counts from so long after the last sleep")  # fmt: skip
     it.setting("--ready-within-s", default="600", parse=seconds, metavar="S", help="a requester that isn't Ready by "
@@ -67,7 +68,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it.setting("--lease", default="dual-pods", metavar="NAME", help="by which one of several controllers leads")
     it.setting("--lease-s", default="15", parse=seconds, metavar="S", help="how long it lasts without a renewal")
     it.setting("--listen", default=":8080", parse=host_port, metavar="HOST:PORT", help="/live, /metrics, /dual-pods")
-    it.setting("--api-server", default="", metavar="URL", shown_default="this pod's cluster", help="another one")
+    it.setting("--api-server", default="", parse=url, metavar="URL", shown_default="this pod's cluster",
+               help="another one")  # fmt: skip
     it.setting("--token-file", parse=Path, metavar="FILE", help="the token for it")
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     return it

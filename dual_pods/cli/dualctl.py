@@ -18,7 +18,7 @@ from typing import Any
 from sidecar.http.http_client import HttpClient, Unanswered
 from sidecar.terminal import commands, table
 from sidecar.terminal.formatting import length, size
-from sidecar.terminal.settings import Parser, seconds
+from sidecar.terminal.settings import Parser, seconds, url
 from sidecar.terminal.terminal import say
 from sidecar.wire.observer import ObserverError
 
@@ -28,6 +28,10 @@ examples:
   dualctl status --controller http://localhost:8080     straight, say through kubectl port-forward
   dualctl status --watch
   dualctl status --json | jq '.requesters[] | select(.phase != "ready")'
+
+fields of --json: leads, blind (why it doesn't see the cluster), token; requesters: name, node, phase, says,
+accelerators, instance, server, created; servers: name, node, how, why, instances: id, state, why, accelerators, bytes,
+asleep_bytes, weights, parked, last_used, port, weights_name, requester
 
 exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead, or doesn't see the
 cluster; 2, no controller answers; 64, wrong usage
@@ -46,12 +50,13 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "status", description="Requesters, server pods and their instances, and what each waits for.", epilog=EXAMPLES
     )
     status.set_defaults(parser=status)
-    status.setting("--controller", default="", metavar="URL", shown_default="through kubectl", help="where it listens")
+    status.setting("--controller", default="", parse=url, metavar="URL", shown_default="through kubectl",
+                   help="where the controller is asked")  # fmt: skip
     status.setting("--namespace", default="dual-pods", metavar="NAME", help="its namespace, for kubectl")
     status.setting("--answer-timeout-s", default="10", parse=seconds, metavar="S", help="how long it may take")
     status.setting("--every-s", default="2", parse=seconds, metavar="S", help="how often --watch looks")
-    status.add_argument("--watch", action="store_true", help="again and again")
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    status.add_argument("--json", action="store_true", help="one object on a line, for programs")
     return it
 
 
@@ -72,13 +77,13 @@ def _look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _straight(options: argparse.Namespace) -> bytes:
-    url = options.controller.rstrip("/") + "/dual-pods"
+    at = options.controller + "/dual-pods"
     try:
-        answer = asyncio.run(HttpClient().ask("GET", url, timeout_s=options.answer_timeout_s))
+        answer = asyncio.run(HttpClient().ask("GET", at, timeout_s=options.answer_timeout_s))
     except Unanswered as error:
         raise NoController(f"no controller answers: {error}") from None
     if answer.status != 200:
-        raise NoController(f"{url} says {answer.status}; is that the controller's --listen?")
+        raise NoController(f"{at} says {answer.status}; is that the controller's --listen?")
     return answer.body
 
 
@@ -100,11 +105,10 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
         return ["this controller doesn't lead: the other replica does, or none yet"]
     blind = [f"the controller that leads doesn't see the cluster: {status['blind']}", ""] if status.get("blind") else []
-    asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "SINCE", "SAYS"]]
+    asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "AGE", "SAYS"]]
     for it in status["requesters"]:
-        since = length(now - it["since"])
         has = ",".join(it["accelerators"]) or "-"
-        asks.append([it["name"], it["node"] or "-", has, it["phase"], since, it["says"]])
+        asks.append([it["name"], it["node"] or "-", has, it["phase"], length(now - it["created"]), it["says"]])
     runs = [["SERVER POD", "NODE", "INSTANCE", "STATE", "ACCELERATORS", "HOLDS", "FOR"]]
     for server in status["servers"]:
         where = [server["name"], server["node"]]
@@ -129,7 +133,8 @@ def _show(options: argparse.Namespace) -> int:
             ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
             return 0 if status["leads"] and ready and not status.get("blind") else NOT_READY
         time.sleep(options.every_s)
-        say("")
+        if not options.json:
+            say("")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

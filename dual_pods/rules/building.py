@@ -18,7 +18,7 @@ from dual_pods.rules import names
 from dual_pods.rules.facts import Ask
 from dual_pods.rules.strategic import BadPatch, expanded, mapping, merged
 from pool.entries import Entry, of_weights, parted
-from sidecar.terminal.names import BadValue
+from sidecar.terminal.names import BadValue, is_meant
 
 Object = dict[str, Any]
 DEFAULT_PORT = 8000
@@ -64,7 +64,10 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     container = found[0]
     endpoint(container)
     said = annotations.get(names.MODEL)
-    entry = _entry(container) | (_mapping(names.MODEL, said) if said else {})
+    more, fields = _mapping(names.MODEL, said) if said else {}, Entry.__struct_fields__
+    for field in more.keys() - {*fields}:
+        raise BadPatch(f"{names.MODEL}: there is no field {field}{is_meant(str(field), fields)}")
+    entry = _entry(container) | more
     try:
         msgspec.convert(entry, _Named)
     except msgspec.ValidationError as error:

@@ -175,7 +175,6 @@ class Plan:
             says = f"server pod {create.body['metadata']['name']} is made for it, with instance {instance}"
             return self._create(requester, create, says)
         self.bindings[server.uid][instance] = requester.uid
-        self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         binding = self._tried(Mark(server, {}, {}))
         why = f": {binding.why}" if binding.failures > _QUERIES else ""  # others write on it, too
         return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}{why}"
@@ -317,6 +316,8 @@ class Plan:
 
     def _drive(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         """Rules 5, 7, 8 and 10: what its instance needs next."""
+        if requester.marks.get(names.INSTANCE) != instance:
+            self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
         if seen is None:
             return self._launch(requester, server, instance)

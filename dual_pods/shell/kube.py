@@ -59,7 +59,7 @@ class _Change(msgspec.Struct, frozen=True):
 
 class Kube:
     def __init__(self, url: str, token: Callable[[], str], tls: ssl.SSLContext | None, user_agent: str) -> None:
-        self.url = url.rstrip("/")
+        self.url = url
         self._token, self._agent, self._http = token, user_agent, HttpClient(tls)
         self.requests = 0
         self.troubles: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Kube:
         try:
             token = self._token()  # kubelet writes a new one now and then
         except OSError as error:
-            raise Unanswered(f"the token of this pod's account can't be read: {error}") from None
+            raise Unanswered(f"the account's token can't be read: {error}") from None
         headers = {"accept": "application/json", "user-agent": self._agent}
         headers |= {"authorization": f"Bearer {token}"} if token else {}
         return headers | ({"content-type": content_type} if content_type else {})

@@ -82,7 +82,7 @@ def state(controller: Controller) -> dict[str, Any]:
             requesters.append({
                 "name": requester.name, "node": place.name, "phase": "leaving" if requester.leaving else phase.value,
                 "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
-                "server": server.name if server is not None else "", "since": requester.created,
+                "server": server.name if server is not None else "", "created": requester.created,
             })  # fmt: skip
         names = {uid: requester.name for uid, requester in place.requesters.items()}
         for each in sorted(place.servers.values(), key=lambda s: s.name):

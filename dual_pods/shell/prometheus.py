@@ -17,7 +17,7 @@ class _Series(msgspec.Struct, frozen=True):
 class Prometheus:
     def __init__(self, url: str, every_s: float) -> None:
         self.every_s = every_s
-        self._url = f"{url.rstrip('/')}/api/v1/query?query={METRIC}"
+        self._url = f"{url}/api/v1/query?query={METRIC}"
         self._http = HttpClient(body_bytes=16 << 20)
 
     async def used(self) -> dict[str, dict[str, int]]:

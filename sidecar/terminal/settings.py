@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, VERSION
@@ -82,6 +83,18 @@ def host_port(text: str) -> tuple[str, int]:
     if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
         raise BadValue(f"{text!r} is no address; allowed: HOST:PORT such as 127.0.0.1:9100 or [::1]:9100")
     return host, int(port)
+
+
+def url(text: str) -> str:
+    """Of a server: "http://10.0.0.1:8080". Empty: none."""
+    try:
+        at = urlsplit(text)
+        understood = at.scheme in ("http", "https") and at.hostname and at.port != 0
+    except ValueError:
+        understood = False
+    if text and not understood:
+        raise BadValue(f"{text!r} is no URL; allowed: http://HOST:PORT or https://HOST:PORT")
+    return text.rstrip("/")
 
 
 def seconds_or_zero(text: str) -> float:

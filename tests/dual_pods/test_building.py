@@ -467,6 +467,8 @@ def test_what_can_t_be_understood_is_refused_with_a_sentence(patch: str, says: s
     ("annotations", "says"),
     [
         ({"model": "memory: much"}, "is no size"),
+        ({"model": "memroy: 9GiB"}, "there is no field memroy; is memory meant?"),
+        ({"model": "{7: x}"}, "there is no field 7"),
         ({"model": "- 1"}, "model: it is no mapping"),
         pytest.param({"model": f"memory: {'9' * 400}GiB"}, "is no size", id="memory"),
         ({"model": "arguments: [--seed, 1]"}, "model: Expected `str`, got `int` - at `$.arguments[1]`"),

@@ -22,7 +22,7 @@ ALERTS = yaml.safe_load((MANIFESTS / "monitoring" / "alerts.yaml").read_text())[
 
 
 def _page() -> str:
-    return (ROOT / "docs" / "using" / "dual-pods.md").read_text()
+    return "".join(path.read_text() for path in (ROOT / "docs" / "using").glob("dual-pods*.md"))
 
 
 def _of(kind: str) -> list[dict[str, Any]]:

@@ -26,12 +26,15 @@ Main = Callable[[list[str]], int]
         (controller.main, ["--mode", "fast"], 64, "allowed: direct, sleep, swap"),
         (controller.main, ["--mode", "direct"], 64, "this is no pod of a cluster"),
         (controller.main, ["--mode", "direct", "--sleepers", "much"], 64, "is no size"),
+        (controller.main, ["--mode", "direct", "--api-server", "http://host:99999"], 64, "is no URL"),
+        (controller.main, ["--mode", "direct", "--prometheus", "prometheus:9090"], 64, "is no URL"),
         (requester.main, ["--relay-port", "99999"], 64, "is no port"),
         (requester.main, ["--relay-port-1=x"], 64, "is no port"),
         (requester.main, ["--admin-port", "8001", "--relay-port", "8000,8080"], 64, "port 8080 can't lead to"),
         (requester.main, ["--relay-prot", "8000"], 64, "did you mean --relay-port?"),
         (dualctl.main, [], 64, "required: COMMAND"),
         (dualctl.main, ["status", "--controller", "http://127.0.0.1:1"], 2, "no controller answers"),
+        (dualctl.main, ["status", "--controller", "http://[x"], 64, "is no URL"),
         (dualctl.main, ["status"], 2, "there is no kubectl here"),
     ],
 )
@@ -81,7 +84,7 @@ def test_status_says_what_each_waits_for(
     assert dualctl.main(["status", "--controller", url]) == 2
     assert "isn't understood" in capsys.readouterr().err
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
-            "instance": "", "server": "", "since": 0.0}  # fmt: skip
+            "instance": "", "server": "", "created": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
               "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
     servers = [

@@ -181,6 +181,14 @@ def test_addresses() -> None:
             settings.host_port(text)
 
 
+def test_urls() -> None:
+    assert settings.url("http://10.0.0.1:8080/") == "http://10.0.0.1:8080" and settings.url("") == ""
+    assert settings.url("https://[::1]/x") == "https://[::1]/x"
+    for text in ("localhost:8080", "host", "ftp://host", "http://", "http://host:99999", "http://host:0", "http://[x"):
+        with pytest.raises(BadValue, match="allowed"):
+            settings.url(text)
+
+
 def test_names() -> None:
     for text in ("a", "engine-0.b_C", "x" * 64):
         assert settings.name(text) == text
@@ -191,7 +199,7 @@ def test_names() -> None:
 
 @given(st.text(max_size=80))
 def test_whatever_is_typed_is_a_value_or_a_bad_value(text: str) -> None:
-    for parse in (settings.seconds, settings.size_bytes, settings.host_port, settings.name):
+    for parse in (settings.seconds, settings.size_bytes, settings.host_port, settings.url, settings.name):
         try:
             parse(text)
         except BadValue as error:
