@@ -206,8 +206,9 @@ class Machine:
                 model.keep_alive_s = demand.keep_alive_s
             if model.state is State.AWAKE and (demand.streaming or demand.served > before.served):
                 model.begun = True
-            if demand.wants:
+            if demand.wants and model.kept_asleep:
                 model.kept_asleep = False
+                self.context.out.append(e.Save())
 
     def _on_lock(self, event: e.LockSeen) -> None:
         model = self.models.get(event.model)

@@ -722,6 +722,7 @@ def test_a_model_that_a_person_put_to_sleep_is_waked_by_a_request_only() -> None
     pool.advance(100)
     assert pool.wishes() == []
     pool.wants("a")
+    assert e.Save() in pool.out and pool.machine.learned().kept_asleep == (), "nor for the next pool"
     assert pool.wishes() == [("wake", "a")]
 
 
