@@ -19,7 +19,8 @@ from pool.entries import State
 from sidecar.terminal.formatting import size
 
 _NONE = Try(busy=False)
-_QUERIES = 8
+_UNSAID = 8
+"""So often may fail what works a moment later: its requester isn't told before."""
 
 
 class Phase(enum.Enum):
@@ -106,7 +107,7 @@ class Plan:
         if self._do(effect) and says:
             self._say(requester, reason, says)
         known = self._tried(effect)
-        if known.why and (not isinstance(effect, Query) or known.failures > _QUERIES):  # it listens a moment later
+        if known.why and (not isinstance(effect, Query) or known.failures > _UNSAID):  # it listens a moment later
             self._say(requester, "Failed", known.why, warning=True)
         return known.why
 
@@ -176,7 +177,7 @@ class Plan:
             return self._create(requester, create, says)
         self.bindings[server.uid][instance] = requester.uid
         binding = self._tried(Mark(server, {}, {}))
-        why = f": {binding.why}" if binding.failures > _QUERIES else ""  # others write on it, too
+        why = f": {binding.why}" if binding.failures > _UNSAID else ""  # others write on it, too
         return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}{why}"
 
     def _blocked(self) -> str:

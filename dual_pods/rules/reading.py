@@ -6,6 +6,7 @@ What a server pod is made of stands in `building.py`.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -14,12 +15,13 @@ import msgspec
 from dual_pods.rules import building, names
 from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.strategic import BadPatch
-from pool.entries import DeviceShown, ModelShown
+from pool.entries import DeviceShown, ModelShown, State
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
 _MAKING = "ContainerCreating"
 _OVER = ("Succeeded", "Failed")
+_NOT_UNDERSTOOD = (404, 405, 501)
 
 
 def is_server(pod: Object) -> bool:
@@ -191,9 +193,15 @@ def memory(body: bytes) -> dict[str, int]:
     return {name: mib << 20 for name, mib in _decoded(body, dict[str, int]).items()}
 
 
-def is_sleeping(body: bytes) -> bool:
-    """vLLM's answer to `/is_sleeping`; whatever else is said there, it isn't."""
-    return _written(body, dict[str, bool], {}).get("is_sleeping", False)
+def sleeping(it: Instance, status: int, body: bytes) -> Instance | None:
+    """By an engine's answer to `/is_sleeping`. None: it isn't, or knows no such question; its probe says more."""
+    if status == 200 and _written(body, dict[str, bool], {}).get("is_sleeping", False):
+        return replace(it, state=State.ASLEEP)
+    return None if status in (200, *_NOT_UNDERSTOOD) else replace(it, why=f"/is_sleeping says {status}")
+
+
+def probed(it: Instance, path: str, status: int) -> Instance:
+    return replace(it, state=State.AWAKE) if status == 200 else replace(it, why=f"{path} says {status}")
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

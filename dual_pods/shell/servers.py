@@ -25,7 +25,6 @@ TOKEN = "x-dual-pods-token"
 ANSWER_S, WAKE_S = 5.0, 60.0
 _AGAIN_S, _AGAIN_MOST_S = 0.05, 1.0
 _LOOK_S, _LOOK_QUICK_S = 1.0, 0.1
-_NOT_UNDERSTOOD = (404, 405, 501)
 _MODELS = "/failover/models"
 Tell = Callable[[e.Event], None]
 
@@ -114,16 +113,13 @@ class Servers:
         try:
             if self._sleeps:
                 answer = await self._http.ask("GET", url(server.ip, server.port, "/is_sleeping"), timeout_s=ANSWER_S)
-                if answer.status == 200 and reading.is_sleeping(answer.body):
-                    return replace(it, state=State.ASLEEP)
-                if answer.status not in (200, *_NOT_UNDERSTOOD):
-                    return replace(it, why=f"/is_sleeping says {answer.status}")
+                if said := reading.sleeping(it, answer.status, answer.body):
+                    return said
             answer = await self._http.ask("GET", url(server.ip, port, path), timeout_s=ANSWER_S)
         except Unanswered as error:
             refused = isinstance(error.__context__, ConnectionRefusedError)
             return replace(it, why="it doesn't listen yet") if refused else None
-        is_well = answer.status == 200
-        return replace(it, state=State.AWAKE) if is_well else replace(it, why=f"{path} says {answer.status}")
+        return reading.probed(it, path, answer.status)
 
     # -- asking and telling ----------------------------------------------------------------------------------------
 

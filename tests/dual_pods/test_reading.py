@@ -196,8 +196,16 @@ def test_what_a_requester_says_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "asleep"),
-    [(b'{"is_sleeping": true}', True), (b'{"is_sleeping": false}', False), (b"{}", False), (b"[]", False)],
+    ("status", "body", "state"),
+    [
+        (200, b'{"is_sleeping": true}', State.ASLEEP),
+        (200, b'{"is_sleeping": false}', None),
+        (200, b"{}", None),
+        (200, b"[]", None),
+        (404, b'{"is_sleeping": true}', None),
+        (500, b'{"is_sleeping": true}', State.LOADING),
+    ],
 )
-def test_an_engine_sleeps_only_if_it_says_so(body: bytes, asleep: bool) -> None:
-    assert reading.is_sleeping(body) == asleep
+def test_an_engine_sleeps_only_if_it_says_so(status: int, body: bytes, state: State | None) -> None:
+    said = reading.sleeping(Instance("i", State.LOADING, frozenset()), status, body)
+    assert (said.state if said is not None else None) is state
