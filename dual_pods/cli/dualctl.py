@@ -113,7 +113,7 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
     for server in status["servers"]:
         where = [server["name"], server["node"]]
         if not server["instances"]:
-            runs.append([*where, "-", f"{server['how']} {server['why']}".strip()])
+            runs.append([*where, "-", f"{server['how']}: {server['why']}".removesuffix(": ")])
         for it in server["instances"]:
             beside = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
             held = [*beside.values(), *it["weights"].values()]

@@ -92,6 +92,7 @@ def state(controller: Controller) -> dict[str, Any]:
                 if seen.server.uid == each.uid
             ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
-            servers.append({"name": each.name, "node": place.name, "how": how, "why": each.why, "instances": instances})
+            why = each.why or ("" if place.node is not None else f"node {place.name} isn't there")
+            servers.append({"name": each.name, "node": place.name, "how": how, "why": why, "instances": instances})
     its = {"leads": controller.work is not None, "blind": controller.blind, "token": controller.lease.token}
     return {**its, "requesters": requesters, "servers": servers}

@@ -248,6 +248,8 @@ def test_a_node_that_goes_and_comes_back_serves_again(it: Cluster) -> None:
     it.server.ask("DELETE", "/api/v1/nodes/n1")
     it.request("b")
     until(lambda: "node n1 isn't there" in " ".join(_status(port)), "it has gone, and the controller knows")
+    [server] = json.loads(_get(port, "/dual-pods"))["servers"]
+    assert server["why"] == "node n1 isn't there"
     it.server.ask("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
     status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     it.server.ask("PATCH", "/api/v1/nodes/n1/status", status, content_type="application/merge-patch+json")

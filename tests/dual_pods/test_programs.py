@@ -94,7 +94,7 @@ def test_status_says_what_each_waits_for(
     said |= {"leads": True, "token": 7, "requesters": [asks], "servers": servers}
     assert dualctl.main(["status", "--controller", url]) == 1
     shown = capsys.readouterr().out
-    assert "no node was found for it: 0/3" in shown and "starting ErrImagePull" in shown
+    assert "no node was found for it: 0/3" in shown and "starting: ErrImagePull" in shown
     assert [line.split()[-2:] for line in shown.splitlines() if "i1" in line] == [["GiB", "-"]]
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
