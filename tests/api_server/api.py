@@ -49,7 +49,7 @@ class Api(Writes):
         root, *parts = asked.path.strip("/").split("/")
         if root in ("metrics", "version"):
             raise Refused(403, f'forbidden: User "{asked.user.name}" cannot get path "{asked.path}"', {})
-        group = parts.pop(0) if root == "apis" else ""
+        group = parts.pop(0) if root == "apis" and parts else ""
         if root not in ("api", "apis") or len(parts) < 2 or (group and group not in groups):
             return ""
         parts = parts[1:]
