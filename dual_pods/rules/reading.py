@@ -140,8 +140,8 @@ def server(pod: Object) -> Server:
 def _written(text: str | bytes, kind: type[T], otherwise: T) -> T:
     """What a stranger has written there counts for nothing."""
     try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError:
+        return decoded(text, kind)
+    except BadAnswer:
         return otherwise
 
 
@@ -162,12 +162,12 @@ class _Pool(msgspec.Struct, frozen=True):
 
 
 class BadAnswer(Exception):
-    """A server pod or a requester says something that isn't understood."""
+    """What is said isn't understood."""
 
 
 def told(body: bytes) -> Told:
     instances = {}
-    pool = _decoded(body, _Pool)
+    pool = decoded(body, _Pool)
     for m in pool.models:
         try:
             used = timestamp(m.last_used) if m.last_used else 0.0
@@ -182,7 +182,7 @@ def told(body: bytes) -> Told:
 
 
 def accelerators(body: bytes) -> tuple[str, ...]:
-    found = _decoded(body, list[str])
+    found = decoded(body, list[str])
     if not found or not all(name and len(name) <= 128 and name.isprintable() and "," not in name for name in found):
         raise BadAnswer(f"it names no accelerators: {json.dumps(found)[:200]}")
     return tuple(sorted(set(found)))
@@ -190,7 +190,7 @@ def accelerators(body: bytes) -> tuple[str, ...]:
 
 def memory(body: bytes) -> dict[str, int]:
     """Bytes in use: FMA's requester says MiB."""
-    return {name: mib << 20 for name, mib in _decoded(body, dict[str, int]).items()}
+    return {name: mib << 20 for name, mib in decoded(body, dict[str, int]).items()}
 
 
 def sleeping(it: Instance, status: int, body: bytes) -> Instance | None:
@@ -204,8 +204,9 @@ def probed(it: Instance, path: str, status: int) -> Instance:
     return replace(it, state=State.AWAKE) if status == 200 else replace(it, why=f"{path} says {status}")
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def decoded(body: bytes | str, kind: type[T]) -> T:
+    """Raises BadAnswer, also where too much is nested."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadAnswer(f"it isn't understood: {error}") from None

@@ -213,14 +213,14 @@ class Work:
 
     async def _measure(self, prometheus: Prometheus) -> None:
         while True:
-            at = self.now()
+            at, used, why = self.now(), dict[str, dict[str, int]](), "Prometheus has no series of this node"
             try:
-                for node, used in (await prometheus.used()).items():
-                    self.tell(e.Measured(node, used, at))
+                used = await prometheus.used()
             except Failed as error:
-                self.log.warning("prometheus", why=str(error))
-                for node in list(self.machine.places):
-                    self.tell(e.Measured(node, {}, at, str(error)))
+                why = str(error)
+                self.log.warning("prometheus", why=why)
+            for node in {*self.machine.places, *used}:
+                self.tell(e.Measured(node, used.get(node, {}), at, "" if used.get(node) else why))
             await asyncio.sleep(prometheus.every_s)
 
     # -- effects ---------------------------------------------------------------------------------------------------

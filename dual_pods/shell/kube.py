@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dual_pods.rules import reading
 from sidecar.http.http_client import HttpClient, Unanswered
 from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
@@ -40,8 +41,8 @@ class Refused(Exception):
 
 def _refused(status: int, body: bytes) -> Refused:
     try:
-        said = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError:
+        said = reading.decoded(body, Object)
+    except reading.BadAnswer:
         said = {"message": body[:300].decode("utf-8", "replace").strip()}
     return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
 
@@ -107,9 +108,9 @@ class Kube:
         answer = await self._http.ask(method, target, data, headers, timeout_s=timeout_s)
         if answer.status >= 300:
             raise _refused(answer.status, answer.body)
-        with contextlib.suppress(msgspec.MsgspecError):
-            found = msgspec.json.decode(answer.body)
-            if isinstance(found, dict) and "kind" in found and (method == "DELETE" or _is_object(found)):
+        with contextlib.suppress(reading.BadAnswer):
+            found = reading.decoded(answer.body, Object)
+            if "kind" in found and (method == "DELETE" or _is_object(found)):
                 return found
         raise Unanswered(f"{self.url}{path}: it answers with what is no object")
 
@@ -170,13 +171,13 @@ class Kube:
                     async for line in lines:
                         if not line.strip():
                             continue
-                        change = msgspec.json.decode(line, type=_Change)
+                        change = reading.decoded(line, _Change)
                         if change.type == "ERROR":
                             raise Refused(change.object.get("code", 500), "", change.object.get("message", ""))
                         if not _is_object(change.object):
-                            raise msgspec.ValidationError("it tells of what is no object")
+                            raise reading.BadAnswer("it tells of what is no object")
                         yield change.type, change.object
             except (Unanswered, TimeoutError):  # it broke off: what was told was told
                 return
-            except msgspec.MsgspecError as error:
-                raise Unanswered(f"its watch isn't understood: {error}") from None
+            except reading.BadAnswer as error:
+                raise Unanswered(f"its watch: {error}") from None

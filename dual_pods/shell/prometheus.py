@@ -1,8 +1,11 @@
 """The memory in use on accelerators, where no ledger says it: as the GPU operator's exporter tells Prometheus."""
 
+from typing import Any
+
 import msgspec
 
-from dual_pods.shell.servers import Failed
+from dual_pods.rules.reading import BadAnswer, decoded
+from dual_pods.shell.servers import Failed, sentence
 from sidecar.http.http_client import HttpClient, Unanswered
 
 METRIC = "DCGM_FI_DEV_FB_USED"
@@ -25,11 +28,14 @@ class Prometheus:
         try:
             answer = await self._http.ask("GET", self._url, timeout_s=self.every_s)
             found: dict[str, dict[str, int]] = {}
-            for series in msgspec.convert(msgspec.json.decode(answer.body)["data"]["result"], list[_Series]):
+            if answer.status != 200:
+                raise Failed(f"{METRIC} can't be read: {self._url} says {answer.status}: {sentence(answer.body)}")
+            said = decoded(answer.body, dict[str, Any])
+            for series in msgspec.convert(said["data"]["result"], list[_Series]):
                 node = found.setdefault(series.metric.get("Hostname", ""), {})
                 for name in (series.metric.get("UUID"), series.metric.get("gpu")):
                     if name:
                         node[name] = int(float(series.value[1])) << 20
-        except (Unanswered, msgspec.MsgspecError, ValueError, LookupError, TypeError) as error:
+        except (Unanswered, BadAnswer, LookupError, TypeError, ValueError, OverflowError) as error:
             raise Failed(f"{METRIC} can't be read: {error}") from None
         return found

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -131,7 +132,7 @@ class Servers:
         headers = {TOKEN: str(self._token()), "content-type": "application/json", **key}
         answer = await self._http.ask(method, at, data, headers, timeout_s=timeout_s)
         if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
-            raise Failed(f"{at} says {answer.status}: {_sentence(answer.body)}")
+            raise Failed(f"{at} says {answer.status}: {sentence(answer.body)}")
         return answer.body
 
     async def order(self, order: e.Order) -> None:
@@ -169,10 +170,10 @@ def _admin(requester: Requester, path: str) -> str:
     return url(requester.ip, requester.admin_port, path)
 
 
-def _sentence(body: bytes) -> str:
+def sentence(body: bytes) -> str:
     """An error's words, whatever wraps them."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        found = msgspec.json.decode(body)
+    with contextlib.suppress(reading.BadAnswer):
+        found: Any = reading.decoded(body, object)
         while isinstance(found, dict):
             found = found.get("error", found.get("message", found.get("why", "")))
         return str(found)[:500]

@@ -13,7 +13,7 @@ from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch
 from dual_pods.shell.controller import Controller, Options
 from dual_pods.shell.prometheus import Prometheus
-from dual_pods.shell.servers import Servers
+from dual_pods.shell.servers import Failed, Servers
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.terminal.logs import Log
@@ -114,11 +114,24 @@ class Heard(Exception):
     pass
 
 
-@pytest.mark.parametrize("prometheus", [True, False])
+@pytest.mark.parametrize(
+    ("prometheus", "why"),
+    [
+        (None, "it isn't understood"),
+        (Failed("it can't be read"), "it can't be read"),
+        ({}, "Prometheus has no series of this node"),
+        ({"n1": {}, "n2": {"GPU-0": 7}}, "Prometheus has no series of this node"),
+    ],
+)
 def test_why_no_figure_of_the_memory_in_use_comes_is_what_its_requester_waits_for(
-    prometheus: bool, monkeypatch: pytest.MonkeyPatch
+    prometheus: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = "hasn't been measured yet: " + ("DCGM_FI_DEV_FB_USED can't be read" if prometheus else "it isn't understood")
+    says = f"hasn't been measured yet: {why}"
+
+    async def used(self: Prometheus) -> Any:
+        if isinstance(prometheus, Failed):
+            raise prometheus
+        return prometheus
 
     async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
         if says in json.dumps(body):
@@ -126,9 +139,10 @@ def test_why_no_figure_of_the_memory_in_use_comes_is_what_its_requester_waits_fo
         return self.pods[-1]
 
     def options(port: int) -> Options:
-        asked = Prometheus(f"http://{IP}:{port}", 0.01) if prometheus else None
+        asked = Prometheus("", 0.01) if prometheus is not None else None
         return Options("ns", Settings(mode=Mode.SLEEP, sleepers_bytes=0), prometheus=asked)
 
+    monkeypatch.setattr(Prometheus, "used", used)
     monkeypatch.setattr(Kube, "ask", ask)
     with pytest.raises(ExceptionGroup) as ended:
         _run(lambda port: [_requester(port)], options)

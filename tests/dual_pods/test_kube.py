@@ -75,6 +75,7 @@ def _follow(lists: Says, watches: Says, asked: int) -> tuple[Kube, float]:
         (_says(200, b'{"type": "ADDED", "obj\n'), 5, "truncated"),
         (_says(200, b"{}\n"), 5, "`type`"),
         (_says(200, b'{"type": "ADDED", "object": {}}\n'), 5, "no object"),
+        (_says(200, b'{"type": "ADDED", "object": ' + b'{"a":' * 5000 + b"\n"), 5, "recursion"),
     ],
 )
 def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause(
@@ -87,11 +88,12 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
 @pytest.mark.parametrize(
     ("body", "no"),
     [
-        *((body, "object") for body in (b"", b"{}", b"[]", b"<html>", b"\xff")),
+        *((body, "object") for body in (b"", b"{}", b"[]", b"<html>", b"\xff", b'{"a":' * 5000)),
         (b'{"kind": "Status", "code": 500}', "object"),
         (b'{"kind": "PodList", "metadata": {}, "items": []}', "object"),
         (b'{"kind": "Pod", "metadata": {"resourceVersion": "5"}}', "list"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_a_list_that_is_none_is_asked_for_again(body: bytes, no: str) -> None:
     it, _ = _follow(_says(200, body), _says(200, b""), 3)

@@ -185,6 +185,8 @@ def test_what_a_pool_says_it_runs() -> None:
     for bad in ({**model, "last_used": "yesterday"}, {**model, "state": "flying"}):
         with pytest.raises(reading.BadAnswer):
             reading.told(json.dumps({"models": [bad]}).encode())
+    with pytest.raises(reading.BadAnswer):
+        reading.told(b'{"a":' * 5000)
 
 
 def test_what_a_requester_says_it_has() -> None:

@@ -101,6 +101,9 @@ def test_it_is_told_to_sleep_and_to_wake_with_the_leadership_s_token_and_a_refus
         with pytest.raises(Failed, match="says 500: out of memory"):
             await its.order(Order("wake", server, "i1"))
         assert engine.heard == [(b"/sleep?level=1", b"7"), (b"/wake_up", b"7")]
+        engine.answers["/sleep"] = (500, b'{"error":' * 5000)
+        with pytest.raises(Failed, match=r"says 500: .*error"):
+            await its.order(Order("sleep", server, "i1"))
 
     _with(check)
 
