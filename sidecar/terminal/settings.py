@@ -86,7 +86,7 @@ def host_port(text: str) -> tuple[str, int]:
 
 
 def url(text: str) -> str:
-    """Of a server: "http://10.0.0.1:8080". Empty: none."""
+    """A server's: "http://10.0.0.1:8080". Empty: none."""
     try:
         at = urlsplit(text)
         understood = at.scheme in ("http", "https") and at.hostname and at.port != 0
