@@ -25,7 +25,7 @@ from tests.engine.kinds import REFERENCE, TOY, Kind, there
 from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import settled
 from tests.engine.test_up import TOY as TOY_PAIR
-from tests.engine.test_up import running, said, status
+from tests.engine.test_up import running, said, status, whole
 from tests.support.waiting import until
 
 chaos = pytest.mark.chaos
@@ -89,8 +89,8 @@ def test_a_run_directory_whose_files_were_cleaned_away_is_as_before(house: House
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISREG(path.lstat().st_mode):
                     path.unlink()
-    seen = status(house, "at-once", 0)
-    assert {engine["engine_id"] for engine in seen["engines"]} == {"a", "b"}  # type: ignore[attr-defined]
+    assert {one["engine_id"] for one in status(house, "at-once")["engines"]} == {"a", "b"}  # type: ignore[attr-defined]
+    until(lambda: whole(house), "it is as before, once what was removed is made again")
     shown = said(house, "kill", "kill", "active")
     assert f"{first} (process" in shown
     until(lambda: status(house)["redundant"], "the killed one is back")

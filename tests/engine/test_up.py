@@ -63,7 +63,7 @@ def said(house: House, name: str, *words: str, code: int = 0) -> str:
 def status(house: House, name: str = "status", code: int | None = None) -> dict[str, object]:
     program = failover(house, name, "status", "--json")
     found = program.code()
-    assert code is None or found == code
+    assert code is None or found == code, program.said()
     words = program.said().splitlines()[-1]
     return dict(json.loads(words))
 
