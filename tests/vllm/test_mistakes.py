@@ -97,8 +97,9 @@ def test_a_mistyped_flag_is_a_sentence_and_nothing_else_of_vllms_usage(house: Ho
 def test_a_port_that_is_taken_during_the_wake_is_a_sentence_and_a_socket_that_is_removed_is_bound_again(
     house: House, model: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind(("127.0.0.1", 0))  # so that no connection of another process has it meanwhile
     a = engine(house, model)
     house.until_announced(a)
     path = Path(house.endpoint().removeprefix("unix:"))
@@ -109,12 +110,13 @@ def test_a_port_that_is_taken_during_the_wake_is_a_sentence_and_a_socket_that_is
     takes = a.state()["takes"]
     assert (takes["--max-model-len"], takes["--served-model-name"]) == ("512", "tiny")
     other = ("--max-model-len", "256", "--served-model-name", "small")
-    b = engine(house, model, *other, shim=("--listen", f"127.0.0.1:{port}"), engine_id="b")
+    b = engine(house, model, *other, shim=("--listen", f"127.0.0.1:{taken.getsockname()[1]}"), engine_id="b")
     found = b.until("Standby", ready=True, redundant=False)["differences"]
     assert {line.partition(":")[0] for line in found} == {"--max-model-len", "--served-model-name"}
     b.main().signal(signal.SIGSTOP)
     a.main().kill()
-    with socket.create_server(("127.0.0.1", port)):
+    with taken:
+        taken.listen()
         b.main().signal(signal.SIGCONT)
         until(lambda: "failed in waking: CannotServe" in b.said(), "it says so")
     assert "Traceback" not in b.said()
