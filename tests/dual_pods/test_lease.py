@@ -109,6 +109,19 @@ def test_a_renewal_is_one_request_and_where_the_lease_has_changed_it_is_read_ane
     asyncio.run(run())
 
 
+def test_a_lease_in_ones_own_name_from_another_time_is_another_leadership() -> None:
+    kube = Kube()
+    it = _lease(kube, "it")
+
+    async def run() -> None:
+        await it.acquire()
+        kube.versions += 1
+        kube.lease = {"spec": kube.lease["spec"] | {"acquireTime": _OLD}, "metadata": {"resourceVersion": "2"}}
+        assert not await it.renew()
+
+    asyncio.run(run())
+
+
 def test_a_lease_of_an_older_state_of_the_api_server_is_lost_though_it_is_ones_own() -> None:
     """Its watches would tell of nothing more: they follow from versions that it hasn't come to yet."""
     kube = Kube()

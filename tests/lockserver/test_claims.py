@@ -179,7 +179,7 @@ def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPat
     let_in(entrance.join())
     assert why(entrance.join(process=peer(3))) == f"{NAME} has 2 processes already"
     assert why(entrance.register("b", peer(9))) == why(entrance.join("b")) == "there are too many engines here"
-    who = entrance.incarnations.known[NAME]
+    (who,) = entrance.incarnations.known.values()
     assert "at most 2 processes" in entrance.evidence.joining.why_not_vouch(who, (peer(5),))
     assert entrance.evidence.joining.why_not_vouch(who, (peer(2),)) == "", (
         "it counts already: a main process that is back says so"

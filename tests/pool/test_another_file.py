@@ -95,12 +95,13 @@ def test_what_runs_and_no_pool_knows_any_more_is_ended_as_the_launcher_starts_wh
     assert pool.wishes() == [("end", "lost")]
 
 
-def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused() -> None:
+@pytest.mark.parametrize("word", ["--preset", "--max-batch"])
+def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused(word: str) -> None:
     pool = Pool(running=True)
     pool.awake("a", BUSY)
     pool.launcher(a=e.Child(True, runs_as=runs_as(pool.machine.models["a"].rules.entry)))
     pool.weights(a=10)
-    pool.entries = {"a": {"arguments": ["--preset", "large"]}}
+    pool.entries = {"a": {"arguments": [word, "8"]}}
     pool.configure("ab")
     assert pool.wishes() == [("sleep", "a")]
     pool.wants("a", waiting=0, paused=1)

@@ -581,21 +581,17 @@ def test_a_sleep_that_is_refused_is_wished_again_a_little_later_and_not_without_
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
-@pytest.mark.parametrize("asked", ["by a person", "as its entry has changed"])
-def test_what_has_to_sleep_isnt_asked_at_once_again_where_that_was_refused_nor_through_a_lock_that_is_away(
-    asked: str,
-) -> None:
+def test_what_has_to_sleep_isnt_asked_at_once_again_where_that_was_refused_nor_through_a_lock_that_is_away() -> None:
     pool = Pool()
     pool.awake("a")
-    if asked == "by a person":
-        pool.asks("sleep", "a")
-    else:
-        pool.entries = {"a": {"arguments": ["another"]}}
-        pool.configure("ab")
+    pool.entries = {"a": {"arguments": ["another"]}}
+    pool.configure("ab")
     assert pool.wishes() == [("sleep", "a")]
     pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
-    pool.machine.models["a"].put_down = asked == "by a person"
     assert pool.wishes() == []
+    pool.advance(2)
+    assert pool.wishes() == [("sleep", "a")]
+    pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
     pool.lock("a", away=True)
     pool.advance(2)
     assert pool.wishes() == []

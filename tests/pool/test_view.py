@@ -115,8 +115,20 @@ def test_a_model_without_an_engine_says_so() -> None:
     assert (seen(pool)["a"].why, seen(pool)["a"].token) == ("waking", 9)
 
 
+def test_one_that_lacks_what_another_gives_back_for_it_has_an_estimate() -> None:
+    pool = Pool()
+    pool.awake("a")
+    pool.wants("b")
+    pool.room(100, b=20)
+    assert pool.machine.models["b"].awaits and seen(pool)["b"].estimate_ms == 600
+
+
 def test_a_standby_that_isnt_ready_and_memory_that_isnt_coming_are_said() -> None:
     pool = Pool("ab", entries={"a": {"standby": True}})
+    assert "isn't ready" not in seen(pool)["a"].why
+    pool.lock("a", resting=True)
+    assert seen(pool)["a"].why == "loading"
+    pool.lock("a", resting=True, ready=True)
     pool.wants("a")
     pool.room(100, a=20)
     assert seen(pool)["a"].estimate_ms is None, "another program has it, and nothing of ours goes for it"

@@ -1309,24 +1309,26 @@ def test_leases_count_after_a_restart_and_come_back_with_their_holders(world: Wo
     assert b.has == 60
 
 
-def test_one_that_died_with_the_server_is_proven_gone_by_its_processes(world: World) -> None:
-    a, b = world.holder("a", 80), world.tree("b")
+def died_with_the_server(world: World) -> Tree:
+    """The one that has 60 has; the one that is returned has come back, and waits for 80."""
+    a, b = world.holder("a", 60), world.tree("b")
     a.alive = a.life = False
-    world.used.clear()
     world.restart()
     b.comes_back()
     b.reserve(80)
+    return b
+
+
+def test_one_that_died_with_the_server_is_proven_gone_by_its_processes(world: World) -> None:
+    b = died_with_the_server(world)
+    world.used.clear()
     world.advance(0.5)
     assert b.has == 80
 
 
 def test_where_processes_cant_be_looked_up_a_free_life_lock_and_memory_that_is_back_prove_it() -> None:
     world = World(pid_namespace="")
-    a, b = world.holder("a", 60), world.tree("b")
-    a.alive = a.life = False
-    world.restart()
-    b.comes_back()
-    b.reserve(80)
+    b = died_with_the_server(world)
     world.advance(3)
     assert b.has == 0 and world.machine.leases.leased[GPU] == 60, "its memory is in use"
     world.used.clear()
@@ -1336,11 +1338,7 @@ def test_where_processes_cant_be_looked_up_a_free_life_lock_and_memory_that_is_b
 
 def test_where_no_reader_tells_of_memory_a_free_life_lock_alone_proves_no_end() -> None:
     world = World(pid_namespace="", reads=False, totals={GPU: 100})
-    a, b = world.holder("a", 60), world.tree("b")
-    a.alive = a.life = False
-    world.restart()
-    b.comes_back()
-    b.reserve(80)
+    b = died_with_the_server(world)
     world.advance(60)
     assert b.has == 0 and "nothing proves the end of process" in world.alarms
 
