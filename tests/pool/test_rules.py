@@ -7,6 +7,7 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
+from pool.rules.machine import AGAIN_S
 from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
 from pool.rules.plan import Down
 from pool.rules.view import outlooks
@@ -588,8 +589,8 @@ def test_what_has_to_sleep_isnt_asked_at_once_again_where_that_was_refused_nor_t
     pool.configure("ab")
     assert pool.wishes() == [("sleep", "a")]
     pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
-    assert pool.wishes() == []
-    pool.advance(2)
+    assert pool.wishes() == [] and pool.machine.deadline == pool.now + AGAIN_S
+    pool.advance(AGAIN_S)
     assert pool.wishes() == [("sleep", "a")]
     pool.feed(e.LockAnswered("a", False, "the holder could not drain"))
     pool.lock("a", away=True)
