@@ -65,6 +65,7 @@ def test_weights_of_a_model_that_is_off_are_dropped_where_none_can_be_parked_and
     host = Host(house, models("ab"), capacity=2 * PIECE, host_memory=0).ready()
     answers = []
     for name, other in ("ab", "ba", "ab", "ba"):
+        host.until(lambda other=other: not host.shown_of(other).waiting, "the pool has heard of its answer")  # type: ignore[misc]
         host.do("stop", other)
         host.until_states(**{other: State.OFF})
         answers += asyncio.run(all_of(host.port, [host.stream(name, "Once")], None, [0]))
