@@ -39,11 +39,13 @@ class Queue(Part):
 
     def lacks(self, waiter: Waiter) -> Bytes:
         """What it has already, inherits, or has found in use, it doesn't wait for."""
-        has = self._has(waiter)
-        return minus(self._new_to_it(waiter), has.bytes if has is not None else {})
+        new, has = self._new_to_it(waiter), self._has(waiter)
+        return minus(new, has.bytes) if has is not None else new
 
     def _new_to_it(self, waiter: Waiter) -> Bytes:
         """What it needs and hasn't found."""
+        if not waiter.found:
+            return some(waiter.needs)
         parts, foreign = self.found(waiter)
         needs = minus(waiter.needs, foreign)
         for _, part in parts:
