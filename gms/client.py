@@ -17,11 +17,8 @@ The rules are in `client_machine.py` and `shared_client.py`; the socket and the 
 device.
 """
 
-import time
 from functools import cached_property
 from typing import Self
-
-from msgspec.structs import replace
 
 # What is imported under its own name is what other packages need of GMS.
 from gms.layout import Layout as Layout
@@ -93,18 +90,6 @@ class GmsClient(WeightsShell):
         """
         granted = self.want_to_read(m.Open("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
-
-    def want_to_read(self, want: m.Open) -> Granted:
-        """Brings back what is parked, if this process does that (`unparks`). Another may park it again meanwhile."""
-        until = None if want.timeout_s is None else time.monotonic() + want.timeout_s
-        while True:
-            try:
-                return self.want(want)
-            except Parked:
-                if not self.unparks:
-                    raise
-            parking.bring_back(self, until)
-            want = replace(want, timeout_s=parking.left_s(until))
 
     def park(self, timeout_s: float | None = None) -> m.Committed | m.RegionDropped:
         """Moves the weights to host memory, and gives back what they took of the device. Waits until no process reads

@@ -142,12 +142,11 @@ class Session(ProcessSession):
             super().on_late(ask)
 
     def on_given_up(self, ask: Ask) -> None:
-        super().on_given_up(ask)
         if isinstance(ask.about, c.Want) and not self._others_want(ask):
             self.feed(c.Withdraw(ask.about.lock))
 
     def _others_want(self, ask: Ask) -> bool:
-        return any(other is not ask and _is_for(other, ask.about.lock) for other in self._asks)
+        return any(other is not ask and _is_for(other, ask.about.lock) for other in self.unanswered())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 

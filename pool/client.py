@@ -66,7 +66,7 @@ class PoolClient(ClientShell):
     def on_ask(self, ask: Ask) -> None:
         """No caller waits here."""
 
-    on_late = on_given_up = on_ask
+    on_late = on_ask
 
     def _do_connect(self, effect: c.Connect) -> c.Connected:
         try:

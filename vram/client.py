@@ -228,7 +228,6 @@ class LedgerClient(Session):
             super().on_late(ask)
 
     def on_given_up(self, ask: Ask) -> None:
-        super().on_given_up(ask)
         if isinstance(ask.about, m.Reserve | m.Resize):
             self.feed(GiveUp(ask.about.number, gone=True))
 

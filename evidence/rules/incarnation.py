@@ -127,13 +127,6 @@ class Incarnation:
         return not main.dead and all(member.dead for member in self.members.values() if member is not main)
 
     @property
-    def life_lock_tells(self) -> bool:
-        """A free life lock means that every process has ended, or is past the point where it closes its files: each is
-        either seen dead, or can't let go of the lock while it lives.
-        """
-        return bool(self.members) and all(member.dead or member.mapped for member in self.members.values())
-
-    @property
     def unaccounted(self) -> bool:
         """There is a member of which only the file tells."""
         return any(not member.dead and not member.seen_alive for member in self.members.values())
@@ -169,13 +162,6 @@ class Incarnation:
             for member in self.members.values()
             if not member.dead and member.process is not None and not member.out_of_reach and not member.killed
         )
-
-    @property
-    def all_ended(self) -> bool:
-        """The proof, memory apart: every member's pidfd is readable *and* the life lock is free. Of an incarnation that
-        was only heard of no member may be known: then there is nothing that could prove its end.
-        """
-        return bool(self.members) and self.members_gone and self.life is Life.FREE
 
     def add(self, identity: str, pid: int, number: int = 0) -> Member:
         number = number or self.numbered + 1

@@ -46,6 +46,20 @@ class Verdict:
         return f"not proven, and enough by a flag: {self.by}" if self.by_flag else f"proven: {self.by}"
 
 
+def all_ended(who: Incarnation) -> bool:
+    """The proof, memory apart: every member's pidfd is readable *and* the life lock is free. Of an incarnation that was
+    only heard of no member may be known: then there is nothing that could prove its end.
+    """
+    return bool(who.members) and who.members_gone and who.life is Life.FREE
+
+
+def life_lock_tells(who: Incarnation) -> bool:
+    """A free life lock means that every process has ended, or is past the point where it closes its files: each is
+    either seen dead, or can't let go of the lock while it lives.
+    """
+    return bool(who.members) and all(member.dead or member.mapped for member in who.members.values())
+
+
 def gone(
     who: Incarnation,
     *,
@@ -60,11 +74,11 @@ def gone(
     a process that no file names had the life lock a moment ago; that it has closed its files doesn't say that it has
     ended.
     """
-    if who.all_ended and (memory_is_free or not unknown_may_be_dying):
+    if all_ended(who) and (memory_is_free or not unknown_may_be_dying):
         all_known = who.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and no process holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(who, new_server=found))
-    if who.all_ended or not found:
+    if all_ended(who) or not found:
         blind = who.members_gone and who.life is Life.MISSING
         alarm = (
             f"every known process of {who.engine_id} has ended, but its life file is gone, so that it can't be told "
@@ -78,7 +92,7 @@ def gone(
         return Verdict(True, "every process that joined has ended, and the life file was removed")
     if life_lock_is_enough:
         return Verdict(True, "no process holds the life lock")
-    if memory_is_free and who.life_lock_tells:
+    if memory_is_free and life_lock_tells(who):
         return Verdict(True, "no process holds the life lock, which none of it could let go of, and the memory is free")
     if not over:
         return Verdict(False, missing=missing)
@@ -107,7 +121,7 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
         missing.append(f"life lock of {who.name}: held by {by}")
     elif who.life is Life.MISSING:
         missing.append(f"life lock of {who.name}: its file is missing")
-    elif who.all_ended and who.outlived_at > -math.inf:
+    elif all_ended(who) and who.outlived_at > -math.inf:
         missing.append(f"a process that isn't known to this server had the life lock of {who.name} and may be dying")
     return missing
 

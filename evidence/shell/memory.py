@@ -1,4 +1,4 @@
-"""Readers of device memory: what is free, and what there is in all. The rules about it: `queue.py`.
+"""Readers of device memory: what is free, and what there is in all. The rules: `evidence/rules/free_memory.py`.
 
 nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
 confused

@@ -74,8 +74,6 @@ class ProcessSession(ClientShell):
         """Incarnation -> number as a member -> a copy of its pidfd."""
         self._children: dict[int, int] = {}
         self._numbered = 0
-        self._asks: list[Ask] = []
-        """Those that aren't answered."""
         self._joined = False
         self.bound = False
         """Its server has granted it something: it may have something on a device, for as long as it lives."""
@@ -179,24 +177,13 @@ class ProcessSession(ClientShell):
     def on_ask(self, ask: Ask) -> None:
         if self._standing.last_word is not None:
             self.answer(ask, self._standing.last_word)
-            return
-        self._asks.append(ask)
-        if isinstance(ask.about, c.Tick) and self._joined:
-            self.answer_all(c.Joined(), lambda other: other is ask)
+        elif isinstance(ask.about, c.Tick) and self._joined:
+            self.answer(ask, c.Joined())
         else:
             self.feed(ask.about)
 
     def on_late(self, ask: Ask) -> None:
-        self.answer_all(TimeIsOver(), lambda other: other is ask)
-
-    def on_given_up(self, ask: Ask) -> None:
-        if ask in self._asks:
-            self._asks.remove(ask)
-
-    def answer_all(self, answer: object, to: Callable[[Ask], bool]) -> None:
-        for ask in [ask for ask in self._asks if to(ask)]:
-            self._asks.remove(ask)
-            self.answer(ask, answer)
+        self.answer(ask, TimeIsOver())
 
     # -- effects ---------------------------------------------------------------------------------------------------
 

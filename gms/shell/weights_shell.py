@@ -7,17 +7,20 @@ What this file may not do: know what a program has of the weights. Used by `clie
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+
+from msgspec.structs import replace
 
 from gms.layout import structure_hash
 from gms.memory import Memory
 from gms.memory.opening import memory_of, open_memory
 from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.errors import Lost, NotInTime, StaleLayout, error_of
+from gms.rules.errors import Lost, NotInTime, Parked, StaleLayout, error_of
 from gms.rules.shared_client import SharedClient
 from gms.shell.background import Background
 from gms.shell.client_shell import ClientShell
@@ -149,8 +152,18 @@ class WeightsShell(ClientShell):
         return granted
 
     def want_to_read(self, want: m.Open) -> Granted:
-        """The same, for weights that may be parked (`client.py`)."""
-        return self.want(want)
+        """Brings back what is parked, if this process does that (`unparks`). Another may park it again meanwhile."""
+        from gms.shell import parking  # it needs this file itself
+
+        until = None if want.timeout_s is None else time.monotonic() + want.timeout_s
+        while True:
+            try:
+                return self.want(want)
+            except Parked:
+                if not self.unparks:
+                    raise
+            parking.bring_back(self, until)
+            want = replace(want, timeout_s=parking.left_s(until))
 
     def make(self, size: int, timeout_s: float | None = None) -> m.Created:
         made = self._answer_to(m.Create(size), timeout_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from evidence.rules.events import StrangersProbed
 from evidence.rules.incarnation import Incarnation
-from evidence.rules.proof import Verdict
+from evidence.rules.proof import Verdict, all_ended
 from lockserver.rules.lock import Found
 
 
@@ -37,7 +37,7 @@ class Unnamed:
 
 def with_flags(who: Incarnation, verdict: Verdict, flags: Flags, *, may_be_presumed: bool) -> Verdict:
     """`verdict`: that of the evidence. `may_be_presumed`: a new server found it, and its time to come back is over."""
-    if may_be_presumed and flags.presume_dead and not who.all_ended:
+    if may_be_presumed and flags.presume_dead and not all_ended(who):
         why = f"{who.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)"
         return Verdict(True, why, by_flag=True)
     if not verdict.unprovable:

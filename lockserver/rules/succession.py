@@ -12,7 +12,7 @@ from evidence.rules.evidence import Evidence
 from evidence.rules.free_memory import FreeMemory
 from evidence.rules.incarnation import Incarnation, Life, Stage
 from evidence.rules.incarnations import Plan as EvidencePlan
-from evidence.rules.proof import Verdict, gone
+from evidence.rules.proof import Verdict, all_ended, gone
 from lockserver.rules.context import Context
 from lockserver.rules.events import Config, LookedAt, MemoryRead
 from lockserver.rules.exclusion import Exclusion
@@ -118,7 +118,7 @@ class Succession:
         return with_flags(holder, verdict, self._flags, may_be_presumed=over)
 
     def _memory_helps(self, lock: Lock, holder: Incarnation, now: float) -> bool:
-        helps = now < self._settled_at(holder) if holder.all_ended else lock.doubt is not None
+        helps = now < self._settled_at(holder) if all_ended(holder) else lock.doubt is not None
         return helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
 
     def _settled_at(self, holder: Incarnation) -> float:

@@ -134,7 +134,6 @@ class ClientShell:
 
     def on_given_up(self, ask: Ask) -> None:
         """Its caller waits no more, and has not taken the answer, if there is one."""
-        raise NotImplementedError
 
     def deaf(self) -> None:
         """Nothing can be heard any more: the program has closed the client's descriptors."""
@@ -160,6 +159,14 @@ class ClientShell:
     def answer(self, ask: Ask, answer: object) -> None:
         ask.answer = answer
         self.loop.announce()
+
+    def answer_all(self, answer: object, to: Callable[[Ask], bool]) -> None:
+        for ask in self.unanswered():
+            if to(ask):
+                self.answer(ask, answer)
+
+    def unanswered(self) -> list[Ask]:
+        return [ask for ask in list(self._asked.values()) if ask.answer is None]
 
     def call(self, name: str, callback: Callable[[], object]) -> None:
         """A program's callback. What it raises is told, and ends nothing."""

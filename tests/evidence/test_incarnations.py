@@ -8,6 +8,7 @@ from evidence.rules import events as e
 from evidence.rules.events import ForgetProcess, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
 from evidence.rules.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
 from evidence.rules.incarnations import BOTH_BACK_S, MOST_MEMBERS, MOST_REMEMBERED, MOST_UNLINKS
+from evidence.rules.proof import all_ended, life_lock_tells
 from evidence.rules.record import Known as OnFile
 from evidence.rules.record import Member, Processes
 from tests.evidence.parts import NAME, ON_FILE, Known, incarnation, killed, peer
@@ -23,14 +24,14 @@ def known() -> Known:
 
 def test_it_is_gone_when_every_process_has_ended_and_none_holds_the_life_lock() -> None:
     who = incarnation(members=2)
-    assert who.seen_alive and not who.all_ended
+    assert who.seen_alive and not all_ended(who)
     who.members[1].dead = True
     who.life = Life.FREE
-    assert not who.all_ended and not who.members_gone
+    assert not all_ended(who) and not who.members_gone
     who.members[2].dead = True
-    assert who.all_ended
+    assert all_ended(who)
     who.life = Life.HELD
-    assert not who.all_ended
+    assert not all_ended(who)
 
 
 def test_a_process_without_pidfd_lives_for_as_long_as_its_connection() -> None:
@@ -54,13 +55,13 @@ def test_whom_only_the_file_tells_of_is_unaccounted_for() -> None:
 
 def test_the_life_lock_tells_of_those_who_keep_it_while_they_live() -> None:
     who = incarnation(members=2)
-    assert who.life_lock_tells
+    assert life_lock_tells(who)
     who.members[2].mapped = False
-    assert not who.life_lock_tells
+    assert not life_lock_tells(who)
     who.members[2].dead = True
-    assert who.life_lock_tells
+    assert life_lock_tells(who)
     empty = Incarnation("a", "0" * 8, Stage.AWAITED)
-    assert not empty.life_lock_tells and not empty.was_alive, "of whom no process is known it tells nothing"
+    assert not life_lock_tells(empty) and not empty.was_alive, "of whom no process is known it tells nothing"
 
 
 @pytest.mark.parametrize(
@@ -424,7 +425,7 @@ def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:
     known.carry_out()
     known.incarnations.probed(NAME, False)
     known.carry_out()
-    assert len(known.asked(ProbeLife)) == 1 and who.all_ended
+    assert len(known.asked(ProbeLife)) == 1 and all_ended(who)
 
 
 def test_the_life_lock_of_one_that_is_back_is_held(known: Known) -> None:

@@ -10,6 +10,7 @@ from evidence.rules import messages
 from evidence.rules.incarnation import Stage
 from evidence.rules.incarnations import Incarnations
 from evidence.rules.pidfd_copies import PidfdCopies
+from evidence.rules.proof import all_ended
 from tests.evidence.parts import Known, peer
 
 MANY = 400
@@ -63,7 +64,7 @@ def test_the_ends_of_hundreds_cost_some_looks_each(monkeypatch: pytest.MonkeyPat
         known.incarnations.probed(who.name, False)
         known.turn()
     assert known.looks <= 16 * MANY
-    assert [who for who in known.all if not who.all_ended] == [] and len(known.incarnations.known) == MANY // 2
+    assert [who for who in known.all if not all_ended(who)] == [] and len(known.incarnations.known) == MANY // 2
     assert [unlink.incarnation for unlink in known.asked(e.Unlink)] == [who.name for who in known.all[MANY // 2 :]]
 
 

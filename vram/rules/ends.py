@@ -5,7 +5,7 @@ Pure. What proves an end is the business of the package `evidence`; here is whic
 
 from evidence.rules.callers import Callers
 from evidence.rules.incarnation import Incarnation, Life, Stage
-from evidence.rules.proof import Verdict, gone, what_is_missing
+from evidence.rules.proof import Verdict, all_ended, gone, what_is_missing
 from sidecar.machine.plan import Plan
 from vram.rules.books import Books, Part
 from vram.rules.returns import Returns, pace
@@ -43,7 +43,7 @@ class Ends(Part):
                 continue
             waits = plan.wait_until(self._lost_at.get(name, plan.now) + self.config.window_s)
             dying = plan.wait_until(who.outlived_at + self.config.settle_s)
-            if who.life is Life.FREE and not who.seen_alive and (dying or not who.all_ended) and self.memory.is_read:
+            if who.life is Life.FREE and not who.seen_alive and (dying or not all_ended(who)) and self.memory.is_read:
                 self.memory.plan(plan, pace(plan.now - self._lost_at.get(name, plan.now)))
             if not waits and who.stage is not Stage.LOST:
                 why = verdict.alarm or "; ".join(what_is_missing(who, new_server=not who.came)[:5])
