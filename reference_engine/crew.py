@@ -189,7 +189,7 @@ class Crew:
         return {name: max([mine[name], *(answer.times[name] for answer in theirs)]) for name in mine}
 
     def well(self) -> bool:
-        """Asks all workers. One that is busy for so long that it can't answer isn't well."""
+        """Asks all workers, also what they need. One that is busy for so long that it can't answer isn't well."""
         if self._main is None or not self._main.well or self.missing():
             return False
         self._needs[0] = self._main.needs

@@ -114,7 +114,7 @@ class Blocks:
             else:
                 self._blank.append(block)
 
-    def holds(self, block: int, key: Key) -> bool:
+    def filled(self, block: int, key: Key) -> bool:
         """All of its positions are computed. False: another block holds the same, and this one stays unknown."""
         if key in self._found:
             return False

@@ -110,7 +110,7 @@ class Scheduler:
         """So many of its positions are in the cache, on every rank."""
         for place in range(job.known, positions // BLOCK):
             block, key = job.blocks[place], job.keys[place]
-            if self._blocks.holds(block, key):
+            if self._blocks.filled(block, key):
                 self.publish(block, key, (place + 1) * BLOCK)
         job.known = max(job.known, positions // BLOCK)
 

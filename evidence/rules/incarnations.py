@@ -268,7 +268,7 @@ class Incarnations:
         return True
 
     def died(self, process: int) -> tuple[Incarnation, bool] | None:
-        """A pidfd is readable: whose is it, and was it the main process?"""
+        """A pidfd is readable. Returns whose it was, and whether of the main process."""
         found = self._by_process.get(process)
         if found is None:
             return None

@@ -96,7 +96,7 @@ class RecordShell(EvidenceShell):
         self.watch_over(self.server_socket.path, self.look_at_path)
 
     def _read_what_was_left(self) -> tuple[Any, str]:
-        """The record, or None; and why there is one that can't be read."""
+        """The record, or None; and why there is one that can't be read, which is put aside."""
         try:
             data = self.file.read()
             if data is not None:

@@ -17,7 +17,7 @@ def keys(*tokens: int) -> list[bytes]:
 def fill(blocks: Blocks, *tokens: int) -> tuple[int, ...]:
     taken = blocks.take(BLOCK * len(tokens), keys(*tokens))
     for block, key in list(zip(taken.blocks, keys(*tokens), strict=True))[taken.reused :]:
-        blocks.holds(block, key)
+        blocks.filled(block, key)
     return taken.blocks
 
 
@@ -72,8 +72,8 @@ def test_a_block_that_is_shared_is_not_handed_out_anew() -> None:
 def test_of_two_blocks_with_the_same_only_one_is_known() -> None:
     blocks = Blocks(4)
     a, b = blocks.take(BLOCK).blocks, blocks.take(BLOCK).blocks
-    assert blocks.holds(a[0], keys(1)[0])
-    assert not blocks.holds(b[0], keys(1)[0])
+    assert blocks.filled(a[0], keys(1)[0])
+    assert not blocks.filled(b[0], keys(1)[0])
     blocks.give(b)
     blocks.give(a)
     assert blocks.take(BLOCK, keys(1)).blocks == a
@@ -107,5 +107,5 @@ def test_no_block_is_ever_two_things_at_once(seed: int) -> None:
             else:
                 assert all(block not in others for others in running), "a request builds on it"
                 holds[block] = key
-                blocks.holds(block, key)
+                blocks.filled(block, key)
         running.append(taken.blocks)
