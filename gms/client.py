@@ -12,7 +12,7 @@
     reader.sleep()                                  # unmapped; addresses and descriptors stay
     reader.wake(timeout_s=30)                       # the same addresses; or StaleLayout
 
-The rules are in `client_machine.py` and `shared_client.py`; the socket and the requests in `client_shell.py` and
+The rules are in `client_machine.py` and `shared_client.py`; the socket and the requests in `region_shell.py` and
 `weights_shell.py`; what a program has in its hands is in `reader.py` and `writer.py`. One connection per process and
 device.
 """
@@ -90,6 +90,9 @@ class GmsClient(WeightsShell):
         """
         granted = self.want_to_read(m.Open("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
+
+    def bring_back(self, until: float | None) -> None:
+        parking.bring_back(self, until)
 
     def park(self, timeout_s: float | None = None) -> m.Committed | m.RegionDropped:
         """Moves the weights to host memory, and gives back what they took of the device. Waits until no process reads

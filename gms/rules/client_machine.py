@@ -1,6 +1,6 @@
 """A process's side of one region, whatever its policy: its connection, what it waits for, and what it has kept.
 
-Pure: an event and the time go in, effects come out (`client_events.py`); the shell is `client_shell.py`. The server's
+Pure: an event and the time go in, effects come out (`client_events.py`); the shell is `region_shell.py`. The server's
 side is `machine.py`. What differs stands with the policy: `shared_client.py` (weights), `exclusive_client.py` (pools).
 
 How it goes. The connection is made again whenever it ends. A process that has kept memory says so each time, and brings

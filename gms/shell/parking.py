@@ -23,7 +23,7 @@ from gms.rules.errors import Damaged, Lost, Parked
 from gms.shell import device_io, tables
 from gms.shell.background import Checksum
 from gms.shell.slabs import Addresses, LayoutSlabs
-from gms.shell.weights_shell import WeightsShell
+from gms.shell.weights_shell import WeightsShell, left_s
 from gms.shell.writer import Writer
 
 
@@ -95,11 +95,6 @@ def _copy_in(writer: Writer, kept: c.Kept, sizes: Sequence[int], slabs: LayoutSl
         writer.publish(kept.layout, left_s(until, GRACE_S)).leave()
     finally:
         writer.leave()
-
-
-def left_s(until: float | None, more_s: float = 0.0) -> float | None:
-    """None: for ever. `more_s`: for the answer of a server that need wait for no process."""
-    return None if until is None else max(until - time.monotonic(), 0.0) + more_s
 
 
 def _map(addresses: Addresses, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:

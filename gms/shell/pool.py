@@ -6,7 +6,7 @@
     mapping.table[:64] = ...
     mapping.release()                                            # a clean end; else the end of the process
 
-The rules are in `exclusive_client.py`, what it has in common with weights in `client_shell.py`. What this file may not
+The rules are in `exclusive_client.py`, what it has in common with weights in `region_shell.py`. What this file may not
 do: look at what is in the memory or in the table.
 """
 
@@ -23,7 +23,7 @@ from gms.rules import messages as m
 from gms.rules.errors import GmsError, Lost, error_of
 from gms.rules.exclusive_client import ExclusiveClient
 from gms.rules.messages import Shape
-from gms.shell.client_shell import ClientShell
+from gms.shell.region_shell import RegionShell
 from gms.shell.slabs import Addresses, LayoutSlabs, buffer
 from sidecar.kernel import io_uring
 from sidecar.machine.client_shell import Ask
@@ -107,7 +107,7 @@ class PoolMapping:
             self._memory.release(self.handles.pop())
 
 
-class Pool(ClientShell):
+class Pool(RegionShell):
     def __init__(
         self,
         run_dir: Path,
@@ -202,9 +202,9 @@ class Pool(ClientShell):
         self.call("on_change", self._on_change)
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
-        **ClientShell.common,
-        c.Owned: ClientShell.answered,
-        c.No: ClientShell.answered,
+        **RegionShell.common,
+        c.Owned: RegionShell.answered,
+        c.No: RegionShell.answered,
         m.PoolReleased: _do_released,
         c.Disowned: _do_disowned,
         m.Changed: _do_changed,

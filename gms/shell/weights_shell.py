@@ -1,6 +1,6 @@
 """One process's standing with a device's weights: its requests, and what it does at the moment.
 
-What it has in common with its standing with a pool is in `client_shell.py`. A request that was interrupted may be made
+What it has in common with its standing with a pool is in `region_shell.py`. A request that was interrupted may be made
 again: if it was answered meanwhile, that is the answer.
 
 What this file may not do: know what a program has of the weights. Used by `client.py`, `reader.py`, `writer.py`.
@@ -23,7 +23,7 @@ from gms.rules import messages as m
 from gms.rules.errors import Lost, NotInTime, Parked, StaleLayout, error_of
 from gms.rules.shared_client import SharedClient
 from gms.shell.background import Background
-from gms.shell.client_shell import ClientShell
+from gms.shell.region_shell import RegionShell
 from gms.shell.slabs import LayoutSlabs
 from sidecar.machine.client_shell import Ask
 from sidecar.terminal.logs import complain
@@ -51,7 +51,7 @@ class Granted(NamedTuple):
 _Answer = Granted | m.Created | m.Committed | m.RegionDropped | c.No | c.Lost
 
 
-class WeightsShell(ClientShell):
+class WeightsShell(RegionShell):
     def __init__(
         self,
         run_dir: Path | str,
@@ -153,8 +153,6 @@ class WeightsShell(ClientShell):
 
     def want_to_read(self, want: m.Open) -> Granted:
         """Brings back what is parked, if this process does that (`unparks`). Another may park it again meanwhile."""
-        from gms.shell import parking  # it needs this file itself
-
         until = None if want.timeout_s is None else time.monotonic() + want.timeout_s
         while True:
             try:
@@ -162,8 +160,12 @@ class WeightsShell(ClientShell):
             except Parked:
                 if not self.unparks:
                     raise
-            parking.bring_back(self, until)
-            want = replace(want, timeout_s=parking.left_s(until))
+            self.bring_back(until)
+            want = replace(want, timeout_s=left_s(until))
+
+    def bring_back(self, until: float | None) -> None:
+        """To the device, by this process (`parking.py`)."""
+        raise NotImplementedError
 
     def make(self, size: int, timeout_s: float | None = None) -> m.Created:
         made = self._answer_to(m.Create(size), timeout_s)
@@ -288,13 +290,18 @@ class WeightsShell(ClientShell):
         complain(f"gms client: GMS of {self.device} at {self.run_dir}: {said}")
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
-        **ClientShell.common,
+        **RegionShell.common,
         c.Got: _do_got,
-        m.Created: ClientShell.answered,
+        m.Created: RegionShell.answered,
         m.Committed: _do_done,
-        m.RegionDropped: ClientShell.answered,
-        c.No: ClientShell.answered,
+        m.RegionDropped: RegionShell.answered,
+        c.No: RegionShell.answered,
         c.Lost: _do_lost,
         c.Stale: _do_stale,
         m.Changed: _do_changed,
     }
+
+
+def left_s(until: float | None, more_s: float = 0.0) -> float | None:
+    """None: for ever. `more_s`: for the answer of a server that need wait for no process."""
+    return None if until is None else max(until - time.monotonic(), 0.0) + more_s

@@ -9,7 +9,7 @@ so a thread's next ask gives up its earlier one. (A signal handler that asks in 
 answer, and the wait that it interrupted ends with an error.)
 
 A client derives from `ClientShell` and names in `effects` what carries each effect out. What this file may not do: know
-a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/client_shell.py`, `pool/client.py`.
+a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/region_shell.py`, `pool/client.py`.
 """
 
 import threading

@@ -19,12 +19,11 @@ from gms.rules.client_machine import ClientMachine
 from gms.rules.errors import GmsError
 from gms.shell.rundir import connect, socket_path
 from gms.shell.slabs import LayoutSlabs, SlabStore
-from sidecar.machine import client_shell
-from sidecar.machine.client_shell import Ask
+from sidecar.machine.client_shell import Ask, ClientShell
 from sidecar.wire.frames import Channel
 
 
-class ClientShell(client_shell.ClientShell):
+class RegionShell(ClientShell):
     def __init__(self, name: str, run_dir: Path, device: str, machine: ClientMachine) -> None:
         super().__init__(name, machine, GmsError)
         self.run_dir = run_dir
