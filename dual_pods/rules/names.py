@@ -6,6 +6,7 @@ llm-d's fast model actuation (FMA) calls them `dual-pods.llm-d.ai/...`, the spec
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -33,6 +34,7 @@ GATE = PREFIX + "confirmed"
 """Ours, a scheduling gate: a pod with one instance runs nowhere before the leader has seen it, and takes that off."""
 FINALIZER = PREFIX + "ended"
 """Ours, on a server pod: it stays until its containers have ended, even if it is deleted by force."""
+_NUMBER = re.compile("0|[1-9][0-9]?")
 
 
 def said(annotations: Mapping[str, str], name: str) -> str | None:
@@ -59,10 +61,10 @@ def digest(value: Any) -> str:
 
 def mask(accelerators: Iterable[str]) -> str:
     """As the specification says, the bits of the accelerators' numbers in hexadecimal; where they have no numbers,
-    eight digits that follow from their names.
+    eight digits that follow from their names. A number is written in one way, and is one that a name has room for.
     """
     names = sorted(accelerators)
-    numbers = all(name.isdigit() and len(name) < 4 for name in names)
+    numbers = all(_NUMBER.fullmatch(name) for name in names)
     return f"{sum(1 << int(name) for name in set(names)):x}" if numbers else digest(names)[:8]
 
 

@@ -374,6 +374,14 @@ def test_names_are_the_node_and_the_accelerators_bits() -> None:
     assert names.mask(["GPU-1", "GPU-2"]) == names.mask(["GPU-2", "GPU-1"]) != names.mask(["GPU-1"])
 
 
+@pytest.mark.parametrize("name", ["\u00b2", "\u0663", "03", "999"])
+def test_a_number_that_is_written_otherwise_or_has_no_room_in_a_name_is_a_name(name: str) -> None:
+    """A requester says what it likes: no word of it ends a plan, nor stands for another accelerator."""
+    assert names.mask([name]) not in (names.mask(["3"]), names.mask(["2"]))
+    for its in ([name], ["99", name], ["99"]):
+        assert len(names.server_name("n" * 200, its, "abcdef")) <= 63
+
+
 _SAME = {
     "containers": [{"name": "a", "image": "x", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}],
     "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "hostPath": {"path": "/"}}],
