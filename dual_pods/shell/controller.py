@@ -120,7 +120,7 @@ class Work:
         self._group = asyncio.TaskGroup()
         sleeps = options.settings.mode is Mode.SLEEP
         self.servers = Servers(self._group, self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
-        self._began = time.time() - time.monotonic()
+        self._began = time.time() + kube.ahead_s - time.monotonic()
         self._writes = asyncio.Semaphore(_WRITES)
         """Pods are asked as many as there are: one that doesn't answer must keep none waiting."""
         self._looks = asyncio.Event()
@@ -130,7 +130,8 @@ class Work:
         self._asks: dict[str, tuple[tuple[str | None, ...], Ask | Exception]] = {}
 
     def now(self) -> float:
-        """Seconds of the wall clock at the start, which no adjustment moves afterwards."""
+        """Seconds of the API server's clock at the start, which no adjustment moves afterwards: it is the one that says
+        when a requester was made, and the same one for the next controller."""
         return self._began + time.monotonic()
 
     async def run(self) -> None:
@@ -302,7 +303,7 @@ class Work:
 
     async def _say(self, effect: e.Say) -> None:
         """Its name follows from its key, so a controller that begins anew says nothing twice."""
-        pod, now = effect.pod, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod, now = effect.pod, datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if effect.reason == "Launching" and self._by.get(pod.uid) != "ready":
             self._by[pod.uid] = "launch"
         name = f"{pod.name[:200].rstrip('.-')}.{names.digest([*e.key(effect), now if effect.again else ''])[:16]}"

@@ -9,7 +9,9 @@ import contextlib
 import os
 import random
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -65,6 +67,8 @@ class Kube:
         self.requests = 0
         self.troubles: dict[str, str] = {}
         """What of the cluster can't be followed at the moment, and why."""
+        self.ahead_s = 0.0
+        """How far the API server's clock is ahead of this machine's, at least, as its last answer said."""
 
     @classmethod
     def here(cls, url: str, token_file: Path | None, user_agent: str) -> "Kube":
@@ -105,7 +109,9 @@ class Kube:
         data = b"" if body is None else msgspec.json.encode(body)
         headers = self._headers(content_type if body is not None else "")
         target = self.url + path + (f"?{urlencode(query)}" if query else "")
+        asked = time.time()
         answer = await self._http.ask(method, target, data, headers, timeout_s=timeout_s)
+        self._mind_clock(answer.headers.get("date", ""), asked)
         if answer.status >= 300:
             raise _refused(answer.status, answer.body)
         with contextlib.suppress(reading.BadAnswer):
@@ -113,6 +119,12 @@ class Kube:
             if "kind" in found and (method == "DELETE" or _is_object(found)):
                 return found
         raise Unanswered(f"{self.url}{path}: it answers with what is no object")
+
+    def _mind_clock(self, date: str, asked: float) -> None:
+        """It says whole seconds."""
+        with contextlib.suppress(ValueError):
+            says = parsedate_to_datetime(date).timestamp()
+            self.ahead_s = max(says - time.time(), 0.0) + min(says + 1 - asked, 0.0)
 
     async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
         """For ever, what is `ADDED`, `MODIFIED` or `DELETED`; of what went unseen, the uid alone. Once all that was

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from email.utils import formatdate
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -106,6 +107,7 @@ class ApiServer:
         body = answer.body.encode() if isinstance(answer.body, str) else json.dumps(answer.body).encode()
         kind = b"text/plain; charset=utf-8" if text else b"application/json"
         more = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        more.append((b"date", formatdate(usegmt=True).encode()))
         reply.send(answer.code, body, [(b"content-type", kind), *more])
 
     def _watch(self, watch: Watch, reply: Reply) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -52,6 +54,8 @@ OPTIONS = Options("ns", Settings())
 
 class Kube:
     """An API server that has some pods on one node, and takes everything."""
+
+    ahead_s = 0.0
 
     def __init__(self, *pods: Object) -> None:
         self.pods = pods
@@ -147,6 +151,32 @@ def test_why_no_figure_of_the_memory_in_use_comes_is_what_its_requester_waits_fo
     with pytest.raises(ExceptionGroup) as ended:
         _run(lambda port: [_requester(port)], options)
     assert ended.group_contains(Heard)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_what_is_late_is_so_by_the_clock_that_says_when_it_was_made(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        said.append(body.get("reason", "status"))
+        if "status" in said and "Late" in said:
+            raise Heard
+        return self.pods[-1]
+
+    def pods(port: int) -> list[Object]:
+        new, old = _requester(1), _requester(1)
+        for pod, name, age_s in ((new, "new", 60), (old, "old", 3600)):
+            made = datetime.fromtimestamp(time.time() + ahead_s - age_s, UTC).isoformat()
+            pod["metadata"] |= {"uid": name, "name": name, "creationTimestamp": made}
+        return [new, old]
+
+    monkeypatch.setattr(Kube, "ask", ask)
+    monkeypatch.setattr(Kube, "ahead_s", ahead_s)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(pods, lambda port: Options("ns", Settings(bound_s=600)))
+    assert ended.group_contains(Heard) and said.count("Late") == 1, said
 
 
 def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: pytest.MonkeyPatch) -> None:

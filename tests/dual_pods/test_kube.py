@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 
 import pytest
 
@@ -109,6 +110,23 @@ def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytes
     assert asyncio.run(it.ask("DELETE", "/x"))["status"] == "Success"
     with pytest.raises(Unanswered, match="no object"):
         asyncio.run(it.ask("PATCH", "/x", {}))
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 0, 3600])
+def test_how_far_the_api_server_s_clock_is_ahead_follows_from_its_answers(
+    ahead_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = ["it", "yesterday", ""]
+
+    async def answers(*_: object, **__: object) -> Answer:
+        date = said.pop(0).replace("it", formatdate(time.time() + ahead_s, usegmt=True))
+        return Answer(200, {"date": date}, b'{"kind": "Status", "status": "Success"}')
+
+    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    monkeypatch.setattr(HttpClient, "ask", answers)
+    while said:
+        asyncio.run(it.ask("DELETE", "/x"))
+        assert abs(it.ahead_s - ahead_s) <= 1 and (ahead_s or it.ahead_s == 0), "it says whole seconds"
 
 
 def test_a_watch_that_says_nothing_and_isnt_ended_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
