@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -236,8 +236,9 @@ def _expanded(node: Any, known: dict[int, int]) -> int:
 # -- what is wrong with what it says -------------------------------------------------------------------------------
 
 
-def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
-    """A sentence for each mistake. `totals`: how much each device has, where that is known."""
+def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = ()) -> list[str]:
+    """A sentence for each mistake. `totals`: how much each device has, where that is known. `asleep`: what a person has
+    put to sleep."""
     found: list[str] = []
     for key, address in {"listen": file.listen, "metrics": file.metrics}.items():
         try:
@@ -272,7 +273,7 @@ def wrong(file: ModelsFile, totals: Mapping[str, int]) -> list[str]:
             found.append(f"{what}: no door could be told this: {error}")
     for entry in file.models.values():
         found += [f"{entry.name}: {sentence}" for sentence in wrong_entry(entry, file, totals)]
-    found += [] if found else _pins(file, totals)
+    found += [] if found else _pins(file, totals, asleep)
     return found
 
 
@@ -356,21 +357,27 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
 
 
 def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
-    """What only its name tells may be far off, and is no reason to refuse it."""
     try:
         needs = model_rules(entry, file.devices).bytes
     except BadValue as error:
         yield f"memory: {error}"
         return
-    for device, need in needs.items() if entry.memory or by_files(entry) else ():
+    for device, need in needs.items() if _is_known(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)
         if device in totals and need > most:
             there = f"{in_words(need)} of {device}, which has {in_words(most)} for models"
             yield f"memory: it takes {there}: it can never be awake"
 
 
-def _pins(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
-    pinned = [entry for entry in file.models.values() if entry.pin and entry.runs]
+def _is_known(entry: Entry) -> bool:
+    """What it takes. What only its name tells may be far off, and is no reason to refuse it."""
+    return bool(entry.memory or by_files(entry))
+
+
+def _pins(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str]) -> Iterator[str]:
+    """What stays asleep needs no room beside the others, though it is pinned: of many models that a controller has
+    launched, few are awake."""
+    pinned = [one for one in file.models.values() if one.pin and one.runs and _is_known(one) and one.name not in asleep]
     for device, total in totals.items():
         needs = {entry.name: model_rules(entry, file.devices).bytes.get(device, 0) for entry in pinned}
         if sum(needs.values()) > total - size(file.keep_free):

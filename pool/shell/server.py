@@ -289,7 +289,8 @@ class Server(Shell):
             return 409, f"{name} is in models.yaml"
         named = msgspec.structs.replace(entry, name=name)
         both = msgspec.structs.replace(self._spec, models={**self.entries(), name: named})
-        problems = models_file.wrong(both, self._totals())
+        asleep = {model.name for model in self.machine.models.values() if model.kept_asleep}
+        problems = models_file.wrong(both, self._totals(), asleep)
         return (400, "; ".join(problems)) if problems else (200, "")
 
     # -- what is watched -------------------------------------------------------------------------------------------

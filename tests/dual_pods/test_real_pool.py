@@ -31,9 +31,11 @@ def it() -> Iterator[Cluster]:
         yield made
 
 
-def _request(it: Cluster, name: str, serves: str, seed: int, *more: str, standby: bool = False) -> None:
+def _request(
+    it: Cluster, name: str, serves: str, seed: int, *more: str, standby: bool = False, memory: str = "96MiB"
+) -> None:
     words = ["--seed", str(seed), *more]
-    model = f"{{engine: reference, arguments: {words}, memory: 96MiB, standby: {str(standby).lower()}}}"
+    model = f"{{engine: reference, arguments: {words}, memory: {memory}, standby: {str(standby).lower()}}}"
     it.request(name, serves, model=model)
     it.until_ready(name)
 
@@ -60,13 +62,13 @@ def test_a_requester_is_created_answers_goes_and_the_next_one_wakes_what_it_left
     assert any(event.startswith("Waking") for event in it.events("b"))
 
 
-def test_two_models_take_turns_on_one_accelerator(it: Cluster) -> None:
+def test_two_models_take_turns_on_one_accelerator_that_has_no_room_for_both(it: Cluster) -> None:
     it.gpus["n1"] = ["host:d0"]
     texts = dict[str, str]()
     for round_ in range(2):
         for seed, model in enumerate(("qwen", "llama")):
             name = f"{model}-{round_}"
-            _request(it, name, model, seed)
+            _request(it, name, model, seed, memory="200MiB")
             assert texts.setdefault(model, _text(it, name, model)) == _text(it, name, model)
             awake = [shown["name"] for shown in it.pool()["models"] if shown["state"] == "awake"]
             assert awake == [it.instance_of(name)]

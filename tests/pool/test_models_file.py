@@ -104,8 +104,16 @@ def test_models_that_share_their_weights_may_share_a_snapshot_of_them() -> None:
     assert wrong(file, TOTALS) == []
 
 
-def test_what_only_a_name_tells_is_no_reason_to_refuse_a_model() -> None:
-    file = msgspec.structs.replace(of("models: {a: {arguments: [big-70B]}}"), devices=["host:0"])
+def test_what_stays_asleep_needs_no_room_beside_another_pinned_one() -> None:
+    """A dual-pods controller pins all that it launches, and puts them to sleep and wakes them itself."""
+    takes = "{engine: reference, pin: true, memory: 5GiB}"
+    file = msgspec.structs.replace(of(f"models: {{a: {takes}, b: {takes}}}"), devices=["host:0"])
+    assert wrong(file, TOTALS, {"a"}) == [] != wrong(file, TOTALS, {"c"})
+
+
+@pytest.mark.parametrize("pin", ["", ", pin: true"])
+def test_what_only_a_name_tells_is_no_reason_to_refuse_a_model(pin: str) -> None:
+    file = msgspec.structs.replace(of(f"models: {{a: {{arguments: [big-70B]{pin}}}}}"), devices=["host:0"])
     assert model_rules(file.models["a"], file.devices).bytes["host:0"] > TOTALS["host:0"]
     assert wrong(file, TOTALS) == []
 
