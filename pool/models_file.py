@@ -238,7 +238,8 @@ def _expanded(node: Any, known: dict[int, int]) -> int:
 
 def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = ()) -> list[str]:
     """A sentence for each mistake. `totals`: how much each device has, where that is known. `asleep`: what a person has
-    put to sleep."""
+    put to sleep.
+    """
     found: list[str] = []
     for key, address in {"listen": file.listen, "metrics": file.metrics}.items():
         try:
@@ -376,7 +377,8 @@ def _is_known(entry: Entry) -> bool:
 
 def _pins(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str]) -> Iterator[str]:
     """What stays asleep needs no room beside the others, though it is pinned: of many models that a controller has
-    launched, few are awake."""
+    launched, few are awake.
+    """
     pinned = [one for one in file.models.values() if one.pin and one.runs and _is_known(one) and one.name not in asleep]
     for device, total in totals.items():
         needs = {entry.name: model_rules(entry, file.devices).bytes.get(device, 0) for entry in pinned}

@@ -131,7 +131,8 @@ class Work:
 
     def now(self) -> float:
         """Seconds of the API server's clock at the start, which no adjustment moves afterwards: it is the one that says
-        when a requester was made, and the same one for the next controller."""
+        when a requester was made, and the same one for the next controller.
+        """
         return self._began + time.monotonic()
 
     async def run(self) -> None:
