@@ -312,7 +312,7 @@ class Model:
     def wished(self, wish: Wish, now: float) -> None:
         self.wish, self.taken, self.awaits, self.grants = wish, False, frozenset(), 0
         self.wished_at = self.room_at = self.drained_at = now
-        self.brings_back = wish is Wish.WAKE and bool(self.parked)
+        self.brings_back = bool(self.parked)
 
     def failed(self, why: str, now: float) -> None:
         self.wish = Wish.NONE

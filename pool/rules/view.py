@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pool.entries import ModelOutlook, ModelShown, State
+from pool.rules.events import LockView
 from pool.rules.model import Demand, Model, Wish
 from pool.rules.picture import Picture, together
 from pool.rules.plan import turn_by_turn
@@ -34,16 +35,15 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     for name, model in it.models.items():
         turn, tried = waits.get(name, (0, None))
         state = model.offered
-        at_rest = state in (State.OFF, State.ASLEEP) and not it.lacks
+        at_rest = state in (State.OFF, State.ASLEEP)
         if at_rest and not isinstance(tried, Blocked):
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
             tried = room_for(it, asked, free, set(), now)
-        blocked = tried if isinstance(tried, Blocked) else None
         large = _too_large(it, model, now) if at_rest else ""
         estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
         found[name] = ModelOutlook(
             state=state,
-            why=large or _why(it, model, turn, blocked),
+            why=large or _why(it, model, turn, tried),
             turn=turn,
             estimate_ms=None if math.isinf(estimate_s) else round(estimate_s * 1000),
             run_dir=run_dirs.get(name, ""),
@@ -84,7 +84,7 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
     state, spent = model.state, now - model.since
     if state is State.AWAKE:
         return 0.0
-    if model.lacking and not model.awaits and state in (State.WAKING, State.LOADING):
+    if model.lacking and not model.awaits:
         return math.inf  # another program has it, and none of ours goes for it
     if state is State.WAKING:
         return max(model.wake_s - spent, 0.0)
@@ -93,7 +93,7 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
         takes += max(model.load_s - spent, 0.0)
     elif not model.child.running:
         takes += model.load_s
-    if not isinstance(tried, Blocked) or it.lacks:
+    if not isinstance(tried, Blocked):
         return takes
     first = tried.at - now if now < tried.at < math.inf else 0.0
     others = [one.sleep_s for one in it.models.values() if one.state is State.AWAKE]
@@ -106,7 +106,7 @@ def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) 
     """How long weights, its own or others', go to host memory before it can be waked: one model's after the other's."""
     devices = set(model.rules.devices)
     waits = isinstance(tried, Blocked) or (tried is not None and tried.room_first)
-    next_ = (*tried.park, *tried.sleep) if isinstance(tried, Up) and tried.room_first and not tried.drop else ()
+    next_ = (*tried.park, *tried.sleep) if isinstance(tried, Up) and tried.room_first else ()
     left = dict[str, float]()
     for one in it.models.values():
         if one.wish is Wish.PARK and (one is model or (waits and devices & one.weights.keys())):
@@ -145,7 +145,7 @@ def _wanted(it: Picture, device: str) -> list[Model]:
 def quantum(it: Picture) -> float:
     """How long others may be awake, at most, before it is a paused answer's turn again."""
     longest = 0.0
-    for device in it.room or {}:
+    for device in it.most:
         wanted, together = _wanted(it, device), _together(it, device)
         if len(wanted) > together:
             turns = math.ceil(len(wanted) / together) - 1
@@ -153,18 +153,17 @@ def quantum(it: Picture) -> float:
     return longest
 
 
-def _why(it: Picture, model: Model, turn: int, blocked: Blocked | None) -> str:
-    state = model.state
-    if state is State.FAILED:
-        return model.why_failed
-    if state is State.WAKING and model.view is not None and not model.view.held and not model.view.ready:
-        return DIED
-    if state is State.AWAKE and model.rules.entry.standby and model.view is not None:
-        return "" if model.view.ready else "its standby isn't ready yet"
-    if turn and (it.lacks or blocked is not None):
-        place = f"{ORDINALS.get(turn, f'{turn}th')} in the queue"
-        return f"{place}: {it.lacks or (blocked.why if blocked is not None else '')}"
-    return WORDS[state]
+def _why(it: Picture, model: Model, turn: int, tried: Up | Blocked | None) -> str:
+    match model.state, model.view:
+        case State.FAILED, _:
+            return model.why_failed
+        case State.WAKING, LockView(held=False, ready=False):
+            return DIED
+        case State.AWAKE, LockView(ready=False) if model.rules.entry.standby:
+            return "its standby isn't ready yet"
+    if turn and (waits := it.lacks or (tried.why if isinstance(tried, Blocked) else "")):
+        return f"{ORDINALS.get(turn, f'{turn}th')} in the queue: {waits}"
+    return WORDS[model.state]
 
 
 def shown(it: Picture, outlook: Mapping[str, ModelOutlook], wall: float, now: float) -> list[ModelShown]:

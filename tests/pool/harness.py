@@ -13,13 +13,16 @@ Wishes = list[tuple[str, str]]
 
 
 class Pool:
-    """Models are named by letters. Each takes 60 of the device's 100 while it is awake, or what `sizes` says."""
+    """Models are named by letters. Each takes 60 of the device's 100 while it is awake, or what `sizes` says; `on`: of
+    another device than the usual one.
+    """
 
     def __init__(
         self,
         names: str = "ab",
         *,
         sizes: dict[str, int] | None = None,
+        on: dict[str, str] | None = None,
         entries: dict[str, dict[str, Any]] | None = None,
         running: bool = True,
         heard: bool = True,
@@ -32,6 +35,7 @@ class Pool:
         self.machine = Machine()
         self.out: list[Any] = []
         self.sizes = dict.fromkeys(names, 60) | (sizes or {})
+        self.on = on or {}
         self.entries = entries or {}
         self.host = host
         self.children = {name: e.Child(running) for name in names}
@@ -56,17 +60,18 @@ class Pool:
         models = {
             name: e.ModelRules(
                 entry=Entry(name=name, engine="reference", **self.entries.get(name, {})),
-                devices=(GPU,),
-                bytes={GPU: self.sizes[name]} if self.sizes[name] else {},
+                devices=(device := self.on.get(name, GPU),),
+                bytes={device: self.sizes[name]} if self.sizes[name] else {},
             )
             for name in names
         }
         self.feed(e.Configured(e.HostRules(**self.host), models))
 
     def room(self, total: int | None = 100, **lacking: int) -> None:
-        """`lacking`: what each that waits in the ledger lacks there."""
+        """`lacking`: what each that waits in the ledger lacks there. `total`: of each device."""
         lacks = {name: {GPU: size} for name, size in lacking.items()}
-        self.feed(e.LedgerSeen(None if total is None else {GPU: total}, {}, lacks))
+        devices = {GPU, *self.on.values()}
+        self.feed(e.LedgerSeen(None if total is None else dict.fromkeys(devices, total), {}, lacks))
 
     def weights(self, host_left: int = 100, parked: dict[str, int] | None = None, **here: int) -> None:
         """GMS: what models' weights take of the device, and of the host's memory."""

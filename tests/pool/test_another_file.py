@@ -127,11 +127,21 @@ def test_one_that_a_pool_before_has_started_with_an_older_entry_is_ended_and_sta
     assert pool.wishes() == []
 
 
-def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_start() -> None:
+def test_what_its_processes_are_started_with_is_said_by_a_later_pool_in_the_same_words() -> None:
+    """Else every upgrade would restart all engines."""
+    assert runs_as(Entry(engine="reference")) == "7cfdf2e531ee0413.76be8b528d0075f7"
+    small, large = (Entry(memory=memory) for memory in ("1GiB", "2GiB"))
+    assert runs_as(small) == runs_as(large), "which an engine leases, and a program is given"
+    programs = [msgspec.structs.replace(one, command=["x"]) for one in (small, large)]
+    assert runs_as(programs[0]) != runs_as(programs[1])
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_weights_that_an_older_entry_has_loaded_are_dropped_before_the_new_ones_start(is_parked: bool) -> None:
     """GMS would have another model's for it, for ever."""
     pool = Pool("ab", entries={"a": {"arguments": ["new"]}}, running=False)
     older, newer = (runs_as(Entry(engine="reference", arguments=[word])) for word in ("old", "new"))
-    pool.weights(a=10)
+    pool.weights(parked={"a": 10 * is_parked}, a=10 * (not is_parked))
     pool.launcher(a=e.Child(False, ends=1, runs_as=older))
     pool.wants("a")
     assert pool.wishes() == [("drop", "a")]
@@ -203,10 +213,10 @@ def test_what_was_measured_counts_until_its_entry_says_another_need() -> None:
     pool.awake("a")
     pool.machine.models["a"].learned = e.Learned(bytes={GPU: 90})
     pool.configure("ab")
-    assert pool.machine.models["a"].learned.bytes == {GPU: 90}
+    assert pool.machine.models["a"].needs({}) == {GPU: 90}
     pool.entries = {"a": {"memory": "1GiB"}}
     pool.configure("ab")
-    assert not pool.machine.models["a"].learned.bytes
+    assert pool.machine.models["a"].needs({}) == {GPU: 60}
 
 
 def test_what_the_pool_itself_has_ended_is_not_preloaded_again() -> None:

@@ -9,7 +9,7 @@ from pool.entries import ModelDemand, State
 from pool.rules import events as e
 from pool.rules.machine import AGAIN_S
 from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
-from pool.rules.plan import Down
+from pool.rules.plan import Down, queue
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool
 
@@ -96,6 +96,13 @@ def test_a_new_pool_waits_for_what_a_door_has_before_it_takes_what_is_awake_for_
     assert alone.wishes() == [("wake", "a")], "no door comes"
 
 
+@pytest.mark.parametrize("view", [{"serving": True, "draining": True}, {"draining": True}, {"resting": True}])
+def test_one_that_a_person_puts_to_sleep_through_its_lock_is_on_its_way_there(view: dict[str, bool]) -> None:
+    pool = Pool()
+    pool.lock("a", **{"resting": False, "held": True, **view})
+    assert pool.state("a") is State.DRAINING
+
+
 # -- 3: who is to be awake -----------------------------------------------------------------------------------------
 
 
@@ -163,6 +170,15 @@ def test_the_most_urgent_is_next_then_the_nearest_deadline_then_the_longest_wait
     pool.door(**pool.demands)
     pool.advance(20)
     assert ("wake", first) in pool.wishes()[:2]
+
+
+@pytest.mark.parametrize("since", ["asked_at", "since"])
+def test_what_persons_have_asked_for_or_no_request_needs_has_waited_since_then(since: str) -> None:
+    pool = Pool()
+    for at, name in enumerate("ba"):
+        pool.machine.models[name].pinned = True
+        setattr(pool.machine.models[name], since, float(at))
+    assert queue(pool.machine.picture, pool.now) == [pool.machine.models[name] for name in "ba"]
 
 
 # -- 5, 6: room ----------------------------------------------------------------------------------------------------
@@ -263,6 +279,17 @@ def test_of_those_with_requests_the_one_goes_that_has_been_awake_for_longest_and
     assert pool.wishes()[0] == ("sleep", "a" if busy else "b")
 
 
+def test_one_whose_need_isnt_known_takes_all_that_is_left_beside_weights() -> None:
+    pool = Pool(sizes={"a": 0, "b": 10})
+    pool.weights(parked={"a": 30}, b=20)
+    pool.awake("b")
+    pool.wants("a")
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+    pool.sleeps("b")
+    assert pool.machine.picture.free()[GPU] == 0
+    assert pool.machine.models["a"].needs({GPU: 20}) == {GPU: 0}, "not even its own weights fit"
+
+
 # -- 7: turns ------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +385,19 @@ def test_the_sleep_and_the_wake_are_wished_at_once_and_each_costs_what_it_took_i
     learned = {name: model.learned for name, model in pool.machine.models.items()}
     assert learned["a"].sleep_s == pytest.approx(1 + 0.3 * (0.2 - 1))
     assert learned["b"].wake_s == pytest.approx(1 + 0.3 * (0.1 - 1)), "without the time in which a slept"
+
+
+def test_one_waits_for_another_to_sleep_also_while_the_lock_of_that_is_away() -> None:
+    pool = Pool()
+    pool.awake("a")
+    pool.wants("b")
+    b = pool.machine.models["b"]
+    pool.lock("a", away=True)
+    assert b.awaits == {"a"}
+    pool.lock("a", resting=False, held=True, draining=True)
+    assert b.awaits == {"a"}
+    pool.lock("a", resting=True)
+    assert not b.awaits
 
 
 # -- 9: what was thought to be free and isn't -----------------------------------------------------------------------
@@ -695,6 +735,15 @@ def test_one_that_has_failed_is_refused_until_its_pause_is_over_and_then_tried_f
     assert e.Publish() not in pool.out, "it is said once"
     pool.wants("a")
     assert pool.wishes() == [("wake" if running else "start", "a")]
+
+
+def test_one_that_has_failed_has_what_it_has_asleep_as_long_as_its_engine_runs() -> None:
+    pool = Pool()
+    pool.launcher(b=e.Child(False))
+    for model in pool.machine.models.values():
+        model.learned = e.Learned(asleep={GPU: 20})
+        model.failed("no", pool.now)
+    assert pool.machine.picture.free()[GPU] == 80
 
 
 def test_an_engine_that_died_and_has_no_successor_gives_its_place_to_others() -> None:

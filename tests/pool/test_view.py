@@ -34,6 +34,7 @@ def test_the_demands_of_several_doors_are_added_and_the_most_urgent_counts() -> 
     second = ModelDemand(paused=4, oldest_wait_ms=2000, deadline_in_ms=1000, priority=-1, keep_alive_s=9.0, served=1)
     both = merged([(10.0, first), (11.0, second)], 5)
     assert both == Demand(1, 2, 4, since=9.0, deadline=12.0, priority=-1, keep_alive_s=9.0, served=4)
+    assert merged([(11.0, second), (10.0, first)], 5) == both
     assert merged([], 5) == Demand(priority=5)
     idle = merged([(10.0, ModelDemand(served=2, priority=-3, oldest_wait_ms=9))], 5)
     assert (idle.priority, idle.since, idle.busy) == (5, math.inf, False), (
@@ -53,6 +54,8 @@ def test_an_estimate_is_what_is_still_to_be_done() -> None:
     pool.wants("a")
     pool.now += 0.4
     assert (seen(pool)["a"].estimate_ms, seen(pool)["a"].why) == (200, "waking")
+    pool.now += 5
+    assert seen(pool)["a"].estimate_ms == 0, "it is late"
     pool.wakes("a")
     found = seen(pool)["a"]
     assert (found.state, found.estimate_ms, found.turn, found.run_dir, found.why) == (State.AWAKE, 0, 0, "/run/a", "")
@@ -63,6 +66,8 @@ def test_an_estimate_is_what_is_still_to_be_done() -> None:
     pool.lock("b", resting=True)
     pool.now += 10
     assert (seen(pool)["b"].state, seen(pool)["b"].estimate_ms) == (State.LOADING, 20_600)
+    pool.now += 50
+    assert seen(pool)["b"].estimate_ms == 600, "it is late, too"
     pool.machine.models["c"].failed("no", pool.now)
     assert (seen(pool)["c"].why, seen(pool)["c"].estimate_ms) == ("no", 1600)
 
@@ -72,6 +77,7 @@ def test_who_waits_for_a_turn_is_told_how_long_and_for_whom() -> None:
     pool.awake("a", BUSY)
     spent(pool)
     assert seen(pool)["b"].estimate_ms == pytest.approx(9900, abs=10), "also who has no request yet: 9 s, and a swap"
+    assert seen(pool)["b"].why == "asleep"
     pool.wants("b", oldest_wait_ms=100)
     pool.wants("c")
     found = seen(pool)
@@ -82,7 +88,32 @@ def test_who_waits_for_a_turn_is_told_how_long_and_for_whom() -> None:
     assert found["c"].why == "second in the queue: those before it in the queue come first"
     assert view.quantum(pool.machine.picture) == pytest.approx(2 * 9.0)
     pool.room(None)
-    assert "the ledger doesn't answer" in seen(pool)["b"].why
+    assert "the ledger doesn't answer" in seen(pool)["b"].why and view.quantum(pool.machine.picture) == 0
+    pool.room()
+    pool.now += 100
+    assert (seen(pool)["b"].why, seen(pool)["b"].turn) == ("asleep", 1), "its turn has come"
+
+
+def test_one_that_loads_is_told_of_no_turn_yet_and_one_that_is_awake_of_no_room() -> None:
+    pool = Pool(drain_s=0.0)
+    pool.launcher(b=e.Child(False))
+    pool.awake("a", BUSY)
+    pool.machine.models["b"].learned = e.Learned(wake_s=0.6, load_s=30.0, asleep={e.HOST: 1})
+    pool.wants("b")
+    pool.launcher(b=e.Child(True))
+    pool.lock("b", resting=True)
+    spent(pool)
+    assert (seen(pool)["b"].why, seen(pool)["b"].estimate_ms) == ("loading", 30_600)
+    pool.room(50)
+    assert (seen(pool)["a"].why, seen(pool)["a"].estimate_ms) == ("", 0)
+
+
+def test_one_that_no_request_needs_has_no_turn() -> None:
+    pool = Pool(entries={"b": {"pin": True}}, heard=False)
+    pool.door(a=BUSY)
+    pool.lock("a", resting=False, held=True, serving=True)
+    pool.lock("b")
+    assert (seen(pool)["b"].why, seen(pool)["b"].turn) == ("asleep", 0)
 
 
 def test_the_quantum_goes_by_how_many_fit_together() -> None:
@@ -93,7 +124,43 @@ def test_the_quantum_goes_by_how_many_fit_together() -> None:
     assert view.quantum(pool.machine.picture) == 0, "two fit"
     for name in "cd":
         pool.wants(name)
+    pool.machine.models["a"].learned = e.Learned(wake_s=0.6, sleep_s=0.3, park_s=50.0)
+    assert view.quantum(pool.machine.picture) == pytest.approx(9.0), "nothing is parked"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "here", "parked", "room", "swaps"),
+    [
+        ((90, 20, 20), {}, {}, (100, 0), 2),  # the largest is awake together with none
+        ((500, 60, 0), {}, {}, (100, 0), 1),
+        ((20, 20, 20), {"a": 30, "b": 30}, {"c": 30}, (100, 100), 1),  # weights that can be parked go with their models
+        ((20, 20, 20), {"a": 30, "b": 30}, {"c": 60}, (100, 100), 2),
+        ((20, 20, 0), {"a": 30, "b": 30}, {}, (100, 0), 0),  # these stay
+        ((20, 20, 0), {"a": 30, "b": 30}, {}, (90, 0), 1),
+        ((20, 20, 0), {"w": 30}, {}, (80, 100), 0),  # and what two share is there once
+    ],
+)
+def test_how_many_fit_together_goes_by_weights_too(
+    sizes: tuple[int, ...], here: dict[str, int], parked: dict[str, int], room: tuple[int, int], swaps: int
+) -> None:
+    entries = {name: {"weights": "w"} for name in "ab" if "w" in here}
+    pool = Pool("abc", sizes=dict(zip("abc", sizes, strict=True)), entries=entries)
+    pool.room(room[0])
+    pool.weights(room[1], parked, **here)
+    pool.door(**{name: BUSY for name, size in zip("abc", sizes, strict=True) if size})
+    assert view.quantum(pool.machine.picture) == pytest.approx(swaps * 9.0)
+
+
+def test_turns_are_those_of_a_models_own_devices() -> None:
+    pool = Pool("abcdef", on=dict.fromkeys("cd", "another") | dict.fromkeys("ef", "a third"), drain_s=0.0)
+    slow = e.Learned(wake_s=6.0, sleep_s=3.0)
+    pool.machine.models["c"].learned = pool.machine.models["d"].learned = slow
+    for name in "ab":
+        pool.wants(name)
     assert view.quantum(pool.machine.picture) == pytest.approx(9.0)
+    for name in "cdef":
+        pool.wants(name)
+    assert view.quantum(pool.machine.picture) == pytest.approx(90.0), "the longest of them"
 
 
 def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
@@ -143,13 +210,17 @@ def test_a_standby_that_isnt_ready_and_memory_that_isnt_coming_are_said() -> Non
 def test_people_see_what_each_model_has_and_had() -> None:
     pool = Pool("ab", entries={"a": {"aliases": ["gpt"], "priority": 2}})
     pool.feed(e.LedgerSeen({GPU: 100}, {"b": {GPU: 55}}))
+    pool.launcher(b=e.Child(False))
     pool.awake("a", BUSY)
     pool.advance(10)
+    pool.lock("a", resting=False, held=True, serving=True, port=80)
+    pool.machine.models["b"].learned = e.Learned(asleep={GPU: 5})
     first, second = view.shown(pool.machine.picture, seen(pool), 1_000_000.0, pool.now)
     assert (first.name, first.state, first.streaming, first.swaps, first.aliases) == ("a", State.AWAKE, 1, 1, ["gpt"])
     assert (first.bytes, second.bytes) == ({GPU: 60}, {GPU: 55}) and first.awake_s == pytest.approx(10.0)
     assert (first.last_used, second.last_used) == ("1970-01-12T13:46:30.000Z", None)
-    assert (first.pinned, first.priority, first.port) == (False, 2, None)
+    assert (first.pinned, first.priority, first.port, second.port) == (False, 2, 80, None)
+    assert (first.asleep_bytes, second.asleep_bytes, second.awake_s) == ({}, {GPU: 5}, 0.0)
     pool.wants("a", waiting=0, paused=3)
     pool.wants("a", waiting=0, paused=1, streaming=2)
     pool.machine.models["a"].failed("no", pool.now)
@@ -175,4 +246,7 @@ def test_what_takes_more_than_there_is_says_so_and_no_estimate_promises_what_can
     for name in "ab":
         said = seen(pool)[name]
         assert said.estimate_ms is None and "60 bytes of gpu" in said.why and "may have 50" in said.why
-        assert "41 bytes are in use without a lease" in said.why
+        assert "41 bytes are in use without a lease" in said.why and said.why.endswith("nor weights")
+    pool.machine.models["a"].learned = e.Learned(bytes={"another": 1, GPU: 60})
+    pool.feed(e.LedgerSeen({"another": 100, GPU: 50}))
+    assert "60 bytes of gpu" in seen(pool)["a"].why

@@ -957,6 +957,12 @@ def test_how_long_weights_are_on_their_way_to_host_memory_is_in_what_a_waiter_is
     assert estimates() == {"a": 600, "b": 3000 + 6000, "c": 3000 + 7000 + 1000}, "with the time to drain"
     pool.now += 13
     assert estimates()["c"] == 10000 + 7000 + 1000, "it is late by ten seconds"
+    pool.door()
+    pool.machine.models["a"].learned = e.Learned(park_s=2.0)
+    pool.machine.models["c"].learned = e.Learned(wake_parked_s=7.0, bytes={GPU: 70})
+    assert estimates()["c"] == 10000 + 2000 + 7000, "those of a have to go, too"
+    pool.machine.models["b"].region.here = {"another": 30}
+    assert estimates()["c"] == 2000 + 7000, "those of b are elsewhere"
 
 
 def test_of_one_that_sleeps_first_and_is_parked_then_both_are_in_what_a_waiter_is_told() -> None:
