@@ -70,7 +70,7 @@ class Pool:
     def room(self, total: int | None = 100, **lacking: int) -> None:
         """`lacking`: what each that waits in the ledger lacks there. `total`: of each device."""
         lacks = {name: {GPU: size} for name, size in lacking.items()}
-        devices = {GPU, *self.on.values()}
+        devices = [GPU, *self.on.values()]
         self.feed(e.LedgerSeen(None if total is None else dict.fromkeys(devices, total), {}, lacks))
 
     def weights(self, host_left: int = 100, parked: dict[str, int] | None = None, **here: int) -> None:
