@@ -278,6 +278,8 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     pauses: int = 0
     """Answers that a swap has paused."""
     token: int = 0
+    wanted: bool = False
+    """It is to be awake, and will be once it can: for requests, as it is pinned, or as a person has said."""
 
 
 class DeviceShown(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,6 +109,13 @@ class Instance:
     """Its own, of its pool's door; 0: it has none yet."""
     weights_name: str = ""
     """Those of a server pod that say the same have one copy of them."""
+    wanted: bool = False
+    """Its pool wakes it by itself once it can."""
+
+    @property
+    def at_rest(self) -> bool:
+        """It isn't awake, and nothing makes it so before it is asked to."""
+        return self.state in REST and not self.wanted
 
     def holds(self, accelerator: str) -> int:
         """At rest."""

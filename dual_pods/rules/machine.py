@@ -16,7 +16,8 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
     still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
- 9. An instance that is promised to none goes to sleep, or in `direct` its pod is deleted (plan.py).
+ 9. An instance that is promised to none goes to sleep, and is to wake no more by itself; or in `direct` its pod is
+    deleted (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
     so it keeps no place. Where each instance has a pod, kubelet tries again, and says how often. (plan.py, here)
 11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes. One
@@ -173,11 +174,11 @@ class Machine:
         for name in {*before.instances, *event.told.instances}:
             was, it = before.instances.get(name), event.told.instances.get(name)
             for what, state in (("wake", State.AWAKE), ("sleep", State.ASLEEP)):
-                if it is not None and it.state is state:
+                if it is not None and it.state is state and not it.wanted:
                     place.tries.pop((what, event.uid, name), None)
             if it is not None and it.state is State.AWAKE:
                 place.tries.pop(("create", place.name, server.name), None)
-            if was is not None and it is not None and was.state is it.state:
+            if was is not None and it is not None and (was.state, was.wanted) == (it.state, it.wanted):
                 continue
             for what in ("wake", "sleep", "delete", "launch"):  # it may be asked for again at once, unless it failed
                 known = place.tries.get((what, event.uid, name))

@@ -9,7 +9,7 @@ from typing import Any
 
 from dual_pods.rules import building, names
 from dual_pods.rules.events import Key
-from dual_pods.rules.facts import REST, Instance, Memory, Node, Requester, Server, Told
+from dual_pods.rules.facts import Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.standing import Target
 from pool.entries import State
 
@@ -160,7 +160,7 @@ class View:
     def hot(self, accelerators: Iterable[str], but: str) -> list[Seen]:
         """Those on any of these accelerators that aren't at rest, apart from one."""
         wanted = frozenset(accelerators)
-        return [s for s in self.instances if s.it.id != but and s.it.state not in REST and s.it.accelerators & wanted]
+        return [s for s in self.instances if s.it.id != but and not s.it.at_rest and s.it.accelerators & wanted]
 
     def find(self, instance: str) -> Seen | None:
         return next((seen for seen in self.instances if seen.it.id == instance), None)

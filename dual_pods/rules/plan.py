@@ -197,7 +197,8 @@ class Plan:
         it, server = hot[0].it, hot[0].server
         why = it.why or self._tried(Order("sleep", server, it.id)).why
         why = f" ({why})" if why else ""
-        return f"instance {it.id} in server pod {server.name} is {it.state.value}{why}, on an accelerator of this one"
+        state = "to be waked" if it.wanted else it.state.value
+        return f"instance {it.id} in server pod {server.name} is {state}{why}, on an accelerator of this one"
 
     def _who_was_asked(self, accelerators: frozenset[str], instance: str) -> str:
         """One that is promised to none any more may begin yet. Where it isn't there, it is on any accelerator."""
@@ -415,7 +416,7 @@ class Plan:
         failed = it.state is State.FAILED or self._failed_often(seen)
         if self.settings.mode is Mode.DIRECT or failed or in_the_way or server.gated:
             self._do(_deletion(seen))
-        elif it.state is State.AWAKE:
+        elif it.state is State.AWAKE or it.wanted:
             order = Order("sleep", server, it.id)
             if self._tried(order).failures < self.settings.tries:
                 self._do_anew(order, "Sleeping", f"instance {it.id} goes to sleep: no requester has it")

@@ -173,7 +173,8 @@ def told(body: bytes) -> Told:
             used = timestamp(m.last_used) if m.last_used else 0.0
         except ValueError as error:
             raise BadAnswer(f"it isn't understood: {error}") from None
-        more = m.why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, pool.ports.get(m.name, 0), m.weights_name
+        port, wanted = pool.ports.get(m.name, 0), m.wanted and m.state is State.ASLEEP
+        more = m.why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, port, m.weights_name, wanted
         instances[m.name] = Instance(m.name, m.state, frozenset(m.devices), *more)
     memory = {
         d.uuid: Memory(d.total, d.free, d.leased) for d in pool.devices if d.total is not None and d.free is not None

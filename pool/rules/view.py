@@ -197,4 +197,5 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         failures=model.failures_total,
         pauses=model.pauses,
         token=outlook.token,
+        wanted=model.wants,
     )

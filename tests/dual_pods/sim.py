@@ -95,7 +95,7 @@ def schedule(seed: int) -> World:
     draw = random.Random(seed)
     mode = draw.choice(list(Mode))
     nodes = {f"n{number}": draw.choice([1, 2, 4]) for number in range(draw.choice([1, 2, 3]))}
-    chances = Chances(*(draw.choice([0, 0, 20, 100]) for _ in range(7)))
+    chances = Chances(*(draw.choice([0, 0, 20, 100]) for _ in range(8)))
     most, taint = draw.choice([None, 0, 4 * GIB, 30 * GIB]), draw.choice(["", "t"])
     if mode is Mode.SLEEP and chances.frees_half:  # nothing but this rule makes room there
         most = 0 if most == 0 else 4 * GIB

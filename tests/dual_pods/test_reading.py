@@ -182,6 +182,9 @@ def test_what_a_pool_says_it_runs() -> None:
     assert told.memory == {"0": Memory(9, 0, 2)}, "what isn't known isn't 0"
     never = reading.told(json.dumps({"models": [{**model, "last_used": None}]}).encode()).instances["i"]
     assert (never.last_used, never.port) == (0.0, 0)
+    for state, wanted in (("asleep", True), ("awake", False)):
+        said = {"models": [{**model, "state": state, "wanted": True}]}
+        assert reading.told(json.dumps(said).encode()).instances["i"].wanted is wanted, "a pool says it of both"
     for bad in ({**model, "last_used": "yesterday"}, {**model, "state": "flying"}):
         with pytest.raises(reading.BadAnswer):
             reading.told(json.dumps({"models": [bad]}).encode())

@@ -577,6 +577,24 @@ def test_what_loads_already_when_its_next_requester_comes_goes_on_and_no_sleeper
     assert it.machine.counts["launches"] == launches and not it.machine.counts["deletions"]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_has_loaded_for_one_that_has_gone_wakes_no_more_by_itself(seed: int) -> None:
+    """A pool wakes what is pinned once it has room: beside another one to which its accelerator was promised."""
+    it = world(Mode.SWAP, seed=seed, chances=Chances(wakes_later=1000))
+    first = it.request("a", "n", ("n-0",), "qwen", 40 * GIB)
+    while State.LOADING not in _engines(it).values():
+        it.run(it.now + 0.1)
+    it.leave(first)
+    it.foreign["n-0"] = 50 * GIB
+    while State.ASLEEP not in _engines(it).values():
+        it.run(it.now + 0.1)
+    it.chances = Chances()
+    second = it.request("b", "n", ("n-0",), "llama", 40 * GIB)
+    it.give_back("n-0", 50 * GIB)
+    it.run(it.now + 60)
+    assert it.ready(second) and it.awake_or_asleep("qwen")
+
+
 def test_bug_444_a_start_that_fails_is_said_and_nothing_is_left_behind() -> None:
     it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=2)
     uid = it.request("a", "n", ("n-0",), "qwen")

@@ -59,6 +59,8 @@ class Engine:
     parked: int = 0
     measured: bool = False
     last_used: float = 0.0
+    wanted: bool = False
+    """It is asleep, and its pool wakes it by itself once it can."""
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Chances:
     launch_fails: int = 0
     frees_half: int = 0
     leaks: int = 0
+    wakes_later: int = 0
+    """One that has loaded isn't awake at once: there was no room, say."""
 
 
 class World:
@@ -511,6 +515,8 @@ class World:
                 return "/wake_up says 500"
             takes_s = self.random.choice([0.5, 5])
             self._begin(pod, engine, State.WAKING if engine.measured else State.LOADING, takes_s)
+        elif effect.what == "sleep" and engine.state is State.ASLEEP:
+            self._move(pod, engine, State.ASLEEP)
         elif effect.what == "sleep":
             if engine.state is not State.AWAKE:
                 return f"it is {engine.state.value}"
@@ -548,10 +554,27 @@ class World:
                 each.weights = engine.brings
         engine.last_used = self.now
         engine.why = "out of memory" if fails else ""
-        if fails and isinstance(pod.fact, Server) and not pod.fact.pool:
+        single = isinstance(pod.fact, Server) and not pod.fact.pool
+        if fails and single:
             self.restart_server(pod.fact.uid)
+        elif state is State.LOADING and not single and not fails and self.chance(self.chances.wakes_later):
+            engine.asleep = (engine.needs - engine.brings) // 40
+            engine.held = engine.asleep + engine.weights
+            self._move(pod, engine, State.ASLEEP, wanted=True)
+            self._wakes_later(pod, engine)
         else:
             self._move(pod, engine, State.FAILED if fails else State.AWAKE)
+
+    def _wakes_later(self, pod: Pod, engine: Engine) -> None:
+        def wakes() -> None:
+            if not engine.wanted or engine.id not in pod.engines:
+                return
+            if all(self.free(name) >= engine.needs - engine.held for name in engine.accelerators):
+                self._begin(pod, engine, State.WAKING, 0.5)
+            else:
+                self._wakes_later(pod, engine)
+
+        self.later(self.random.uniform(0.1, 20), wakes)
 
     def _sleeps(self, pod: Pod, engine: Engine) -> None:
         if engine.state is State.DRAINING:
@@ -578,8 +601,8 @@ class World:
     def _let_go(self, pod: Pod, engine: Engine) -> None:
         engine.held, engine.weights, engine.state = 0, 0, State.OFF
 
-    def _move(self, pod: Pod, engine: Engine, state: State) -> None:
-        engine.state = state
+    def _move(self, pod: Pod, engine: Engine, state: State, *, wanted: bool = False) -> None:
+        engine.state, engine.wanted = state, wanted
         self._tell(pod)
 
     def _engines(self) -> list[Engine]:
@@ -620,7 +643,8 @@ class World:
             sizes = beside if engine.measured else 0, engine.asleep, engine.weights, engine.parked
             each, asleep, weights, parked = (dict.fromkeys(engine.accelerators, count) for count in sizes)
             it = Instance(engine.id, engine.state, engine.accelerators, engine.why, each, asleep, weights, parked)
-            seen[engine.id] = replace(it, last_used=engine.last_used, port=9, weights_name=engine.weights_name)
+            name, wanted = engine.weights_name, engine.wanted
+            seen[engine.id] = replace(it, last_used=engine.last_used, port=9, weights_name=name, wanted=wanted)
         memory = {}
         if fact.pool:
             for name in self.nodes[fact.node]:

@@ -221,6 +221,11 @@ def test_people_see_what_each_model_has_and_had() -> None:
     assert (first.last_used, second.last_used) == ("1970-01-12T13:46:30.000Z", None)
     assert (first.pinned, first.priority, first.port, second.port) == (False, 2, 80, None)
     assert (first.asleep_bytes, second.asleep_bytes, second.awake_s) == ({}, {GPU: 5}, 0.0)
+    assert (first.wanted, second.wanted) == (False, False)
+    pool.asks("pin", "b")
+    assert view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[1].wanted
+    pool.asks("sleep", "b")
+    assert not view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[1].wanted
     pool.wants("a", waiting=0, paused=3)
     pool.wants("a", waiting=0, paused=1, streaming=2)
     pool.machine.models["a"].failed("no", pool.now)
