@@ -16,13 +16,13 @@ Nothing here has to outlive the process: a new machine is told the same pods and
  7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
     still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
- 9. An instance that is promised to none goes to sleep, and is to wake no more by itself; or in `direct` its pod is
-    deleted (plan.py).
+ 9. An instance that is promised to none goes to sleep, and is to wake no more by itself; in `direct`, or where its pod
+    doesn't run, that is deleted (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
     so it keeps no place. Where each instance has a pod, kubelet tries again, and says how often. (plan.py, here)
 11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes. One
     without a promise goes once its node isn't the controller's any more; a pool that nothing asks for, once it is
-    empty. (plan.py, reading.py)
+    empty or doesn't run. (plan.py, reading.py)
 12. What people and other programs see of it (labels, annotations, Events) follows from what is known (plan.py).
 13. What can't be understood is refused with a sentence on the pod, and makes nothing (reading.py, building.py).
 """

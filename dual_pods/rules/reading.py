@@ -19,7 +19,7 @@ from pool.entries import DeviceShown, ModelShown, State
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
-_MAKING = "ContainerCreating"
+_MAKING = ("ContainerCreating", "PodInitializing")
 _OVER = ("Succeeded", "Failed")
 _NOT_UNDERSTOOD = (404, 405, 501)
 
@@ -48,13 +48,18 @@ def _of_any(pod: Object) -> dict[str, Any]:
     both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
     marks = {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
     its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
-    restarts = sum(c.get("restartCount", 0) for c in _engine(status))
+    restarts = sum(c.get("restartCount", 0) for c in _own(status))
     return {**its, "ip": status.get("podIP") or "", "marks": marks, "restarts": restarts}
 
 
-def _engine(status: Object) -> list[Object]:
+def _own(status: Object, name: str = names.CONTAINER) -> list[Object]:
     """What kubelet says of the container that it is all about."""
-    return [c for c in status.get("containerStatuses") or () if c.get("name") == names.CONTAINER]
+    return [c for c in status.get("containerStatuses") or () if c.get("name") == name]
+
+
+def _runs(status: Object, name: str = names.CONTAINER) -> bool:
+    """Whatever the others beside it do: one may have done its work, or fail for ever."""
+    return any("running" in (c.get("state") or {}) for c in _own(status, name))
 
 
 def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
@@ -78,7 +83,7 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     return Requester(
         **_of_any(pod),
         node=spec.get("nodeName") or "",
-        running=any("running" in (c.get("state") or {}) for c in _engine(status)),
+        running=_runs(status),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
         ready=_condition(status, "Ready").get("status") == "True",
         ask=wanted,
@@ -108,7 +113,7 @@ def server(pod: Object) -> Server:
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
     terminated = bool(states) and all("terminated" in state for state in every)
-    waiting = [w for w in (s.get("waiting") or {} for s in states) if w.get("reason", _MAKING) != _MAKING]
+    waiting = [w for w in (s.get("waiting") or {} for s in every) if w.get("reason", _MAKING[0]) not in _MAKING]
     words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
     placed = _condition(status, "PodScheduled")
     words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
@@ -124,7 +129,7 @@ def server(pod: Object) -> Server:
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
-        running=not ended and bool(states) and all("running" in state for state in states),
+        running=not ended and _runs(status, container["name"]),
         leaving=leaving,
         ended=ended,
         why="; ".join(words)[:500],

@@ -488,9 +488,14 @@ def test_one_that_has_a_gate_may_begin_once_nothing_else_begins_there() -> None:
     assert not _orders(plan) and _waits(plan, Phase.LAUNCHING, "is loading"), "it has begun"
 
 
-def test_one_that_has_a_gate_and_is_promised_to_none_goes() -> None:
-    assert _orders(_plan(GATED, mode=Mode.SLEEP)) == [("delete-pod", "")]
-    assert not _orders(_plan(replace(GATED, gated=False), mode=Mode.SLEEP))
+@pytest.mark.parametrize("why", ["", "ErrImagePull no such image"])
+def test_one_that_doesn_t_run_and_is_promised_to_none_goes(why: str) -> None:
+    """It may never run, and none would wait for it: no node has what its patch asks for, or no registry its image."""
+    for pod in (GATED, replace(GATED, gated=False, why=why)):
+        assert _orders(_plan(pod, mode=Mode.SLEEP)) == [("delete-pod", "")]
+        bound = replace(pod, bindings={QWEN: "r"})
+        assert ("delete-pod", "") not in _orders(_plan(REQUESTER, bound, mode=Mode.SLEEP))
+    assert not _orders(_plan(SINGLE, mode=Mode.SLEEP)), "it loads, and may be waked"
 
 
 # -- ready, and unready ------------------------------------------------------------------------------------------------
@@ -658,6 +663,9 @@ def test_a_pool_goes_that_nobody_asks_for_once_it_is_empty_and_has_said_so() -> 
     unready = replace(REQUESTER, leaving=True, ready=True)
     for pods, told in (((POOL,), None), ((POOL,), [_it("i")]), ((POOL, REQUESTER), []), ((POOL, unready), [])):
         assert ("delete-pod", "") not in _orders(_plan(*pods, told=told))
+    pulls = replace(POOL, running=False, why="ErrImagePull no such image")
+    assert _orders(_plan(pulls)) == [("delete-pod", "")], "it may never say anything"
+    assert ("delete-pod", "") not in _orders(_plan(pulls, REQUESTER))
 
 
 def test_what_was_on_a_node_that_has_gone_goes_after_a_minute() -> None:

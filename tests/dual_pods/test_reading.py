@@ -97,6 +97,13 @@ def test_its_admin_port_is_a_number_or_a_port_s_name() -> None:
     assert "neither a port's number" in _requester(_pod({names.PREFIX + "admin-port": "admin"})).wrong
 
 
+def test_a_pool_of_another_name_is_the_first_container_of_its_pod() -> None:
+    pod = _pod(labels={names.SERVER: "pool"}, status={"containerStatuses": [{**RUNS, "name": "side"}]})
+    assert not reading.server(pod).running
+    pod["spec"]["containers"].pop()
+    assert reading.server(pod).running
+
+
 def test_one_without_the_container_is_refused() -> None:
     pod = _pod()
     pod["spec"]["containers"].pop()
@@ -107,13 +114,15 @@ def test_one_without_the_container_is_refused() -> None:
     ("status", "running"),
     [
         ({}, False),
-        ({"containerStatuses": [RUNS, RUNS]}, True),
-        ({"containerStatuses": [RUNS, {"state": PULLS}]}, False),
+        ({"containerStatuses": [RUNS]}, True),
+        ({"containerStatuses": [RUNS, {"name": "side", "state": PULLS}]}, True),
+        ({"containerStatuses": [{"name": "side", "state": OVER}, RUNS]}, True),
+        ({"containerStatuses": [{**RUNS, "state": PULLS}, {"name": "side", "state": {"running": {}}}]}, False),
         ({"containerStatuses": [RUNS], "phase": "Failed"}, False),
     ],
 )
-def test_a_server_pod_runs_when_each_of_its_containers_does(status: Object, running: bool) -> None:
-    """On a node that was lost they are said to run for ever."""
+def test_a_server_pod_runs_when_its_engine_does_whatever_is_beside_it(status: Object, running: bool) -> None:
+    """On a node that was lost it is said to run for ever."""
     assert _server(status).running == running
 
 
@@ -121,6 +130,9 @@ def test_why_a_server_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> 
     making = {"waiting": {"reason": "ContainerCreating"}}
     both = {"containerStatuses": [{"state": making}, {"state": PULLS}, {"state": {}}]}
     assert _server(both).why == "ErrImagePull no such image"
+    before = {"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}
+    assert _server(before).why == "" and not _server(before).running
+    assert _server(before | {"initContainerStatuses": [{"state": PULLS}]}).why == "ErrImagePull no such image"
     beside = {**RUNS, "name": "beside", "restartCount": 5}
     assert _server({"containerStatuses": [beside, RUNS]}).restarts == 2, "the engine's own"
     for reason, why in (("Unschedulable", "0/3 nodes"), ("SchedulingGated", "")):
