@@ -64,8 +64,6 @@ def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str
         for device, size in need.items()
         if device in free and (missing := size - has.get(device, 0) - free[device]) > 0
     }
-    if not lacking:
-        return Up(model.name)
     if closed & set(lacking):
         return Blocked(math.inf, "those before it in the queue come first")
     return make_room(it, model, lacking, now)
@@ -89,6 +87,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
             break
     else:
         return Blocked(math.inf, f"{sizes(short)} are missing", in_vain=True)
+    chosen = _needed(it, lacking, chosen)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
     regions = {one.region.name for one in goes}
@@ -149,22 +148,24 @@ def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
-    """The first of these that free what is lacking, and no more of them than needed; and what is lacking still."""
-    short, chosen = dict(lacking), list[tuple[Model, Wish]]()
+    """The first of these that free what is lacking; and what is lacking still."""
+    short, chosen = dict(lacking), Chosen()
     for model, wish in options:
-        if not short:
-            break
         gives = _gives(it, model, wish)
         if any(gives.get(device, 0) > 0 for device in short):
             chosen.append((model, wish))
             short = {device: left for device, size in short.items() if (left := size - gives.get(device, 0)) > 0}
-    if not short:
-        for model, wish in chosen[:-1]:  # a later one may have made it needless
-            rest = [other for other in chosen if other[0] is not model or other[1] is not wish]
-            total = {device: sum(_gives(it, *other).get(device, 0) for other in rest) for device in lacking}
-            if all(total[device] >= size for device, size in lacking.items()):
-                chosen = rest
     return chosen, short
+
+
+def _needed(it: Picture, lacking: Mapping[str, int], chosen: Chosen) -> Chosen:
+    """No more of them than needed: a later one may have made one before it needless."""
+    for one in chosen[:-1]:
+        rest = [other for other in chosen if other is not one]
+        total = together(_gives(it, *other) for other in rest)
+        if all(total.get(device, 0) >= size for device, size in lacking.items()):
+            chosen = rest
+    return chosen
 
 
 def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
@@ -238,7 +239,8 @@ def droppable(it: Picture, up: Model, now: float) -> list[Model]:
 
     def could_go(one: Model) -> bool:
         ends = not one.pinned and (_has_no_engine(one) or _could_end(one))
-        return one.wish is Wish.DROP or (ends and (not _waits(one) or place < rank(it, one, now)))
+        failed = one.retry_at > -math.inf  # and isn't in the queue until its pause is over
+        return one.wish is Wish.DROP or (ends and (failed or place < rank(it, one, now)))
 
     found = [
         one
@@ -284,7 +286,7 @@ def too_large(it: Picture, model: Model, now: float) -> bool:
     if all(size - own.get(device, 0) <= left.get(device, size) for device, size in need.items()):
         return False  # beside all weights, whichever stay
     most = most_for(it, model, now)
-    return any(size > most[device] for device, size in need.items() if device in most)
+    return any(size > most.get(device, size) for device, size in need.items())
 
 
 def _last_resort(model: Model) -> bool:
@@ -293,14 +295,9 @@ def _last_resort(model: Model) -> bool:
     return model.wish is not Wish.DROP and costs
 
 
-def _waits(model: Model) -> bool:
-    """For its turn; one that has failed doesn't until its pause is over."""
-    return model.wants and model.retry_at == -math.inf
-
-
 def _has_no_engine(model: Model) -> bool:
     """Or one that ends."""
-    return model.wish is Wish.END or (not model.child.running and model.state is not State.LOADING)
+    return model.wish is Wish.END or not model.child.running
 
 
 def _could_end(model: Model) -> bool:

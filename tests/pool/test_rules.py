@@ -272,7 +272,8 @@ def test_of_those_with_requests_the_one_goes_that_has_been_awake_for_longest_and
         pool.advance(1)
     pool.advance(60)
     for name in "ba":
-        pool.wants(name, waiting=0, streaming=2 if busy else 0, served=1)
+        keep_alive_s = 60.0 if busy and name == "a" else None  # which is for those without requests
+        pool.wants(name, waiting=0, streaming=2 if busy else 0, served=1, keep_alive_s=keep_alive_s)
         pool.advance(1)
     pool.wants("c", oldest_wait_ms=1)
     pool.advance(30)
@@ -486,6 +487,11 @@ def test_no_more_engines_are_asleep_than_the_budget_allows_and_the_one_used_last
     pool.put_to_sleep("c", "a")
     pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
     assert pool.wishes() == [("end", "b")], "of 30 bytes 10 have to go"
+    pool = Pool("abc", asleep={e.HOST: 25})
+    pool.put_to_sleep("c", "a")
+    pool.lock("b", away=True)
+    pool.launcher(**{name: e.Child(True, host_bytes=10) for name in "abc"})
+    assert pool.wishes() == [("end", "c")], "the lock of b is away"
 
 
 @pytest.mark.parametrize("kept", ["default", "pinned"])

@@ -88,6 +88,36 @@ def test_what_may_not_be_parked_stays_and_nothing_waits_behind_a_model_that_has_
     assert pool.wishes() == ([("wake", "a")])
 
 
+@pytest.mark.parametrize("why", ["its lock is away", "its turn isn't over"])
+def test_weights_that_an_engine_needs_for_now_are_no_room_before_its_turn_is_over(why: str) -> None:
+    pool = Pool("ab", sizes={"b": 10 if why == "its lock is away" else 60})
+    pool.weights(parked={"b": 30}, a=30)
+    pool.awake("a", BUSY)
+    if why == "its lock is away":
+        pool.lock("a", away=True)
+    pool.wants("b")
+    said = outlooks(pool.machine.picture, {}, pool.now)["b"].why
+    assert ("are missing" if why == "its lock is away" else "its turn comes after that of a") in said
+
+
+def test_weights_of_one_that_sleeps_are_parked_before_those_of_one_that_is_awake_or_answers() -> None:
+    pool = Pool("abc", sizes={"a": 20, "b": 40, "c": 40})
+    pool.weights(parked={"c": 30}, a=25, b=35)
+    pool.room(125)
+    pool.awake("a")
+    pool.advance(1)
+    pool.wants("b", waiting=0, served=1)
+    pool.wants("c", waiting=1)
+    assert pool.wishes() == [("park", "b")], "and a, which was used before b, stays awake"
+    pool = Pool("abc", sizes={"a": 28, "b": 50, "c": 30}, entries={"c": {"loaded_at_least_s": 60.0}})
+    pool.weights(parked={"b": 20}, a=35)
+    pool.room(103)
+    pool.awake("a")
+    pool.awake("c")
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a")], "though with the weights of a, which are the last, c would be enough"
+
+
 def test_a_park_that_fails_is_said_and_tried_again_after_pauses_that_grow_and_others_go_on() -> None:
     pool = Pool("ab", ageing_s=1e6)
     pool.weights(parked={"b": 30}, a=30)
@@ -239,6 +269,9 @@ def test_where_nothing_else_makes_room_weights_of_an_off_model_are_dropped_least
     assert "the weights of b are dropped first" in outlooks(pool.machine.picture, {}, pool.now)["c"].why
     pool.door(b=ModelDemand(waiting=1), c=ModelDemand(waiting=1, oldest_wait_ms=1000))
     assert pool.wishes() == [], "b is started once they are gone, and a keeps its own"
+    pool.asks("pin", "b")
+    assert pool.wishes() == [], "nor does a give way for that"
+    pool.asks("unpin", "b")
     pool.feed(e.DropEnded("b"))
     assert pool.wishes() == [("wake", "c")]
     pool.wakes("c")
@@ -457,6 +490,27 @@ def test_one_that_is_awake_without_requests_sleeps_first_then_it_is_ended_then_i
     assert pool.wishes() == [("drop", "a")]
     pool.feed(e.DropEnded("a"))
     assert pool.wishes() == [("wake", "b")]
+
+
+def test_no_engine_is_ended_for_what_it_keeps_beside_its_weights_where_that_counts_once_and_isnt_enough() -> None:
+    pool = Pool("abc", sizes={"a": 20, "b": 40, "c": 65}, entries={"b": {"pin": True}})
+    pool.wakes("b")
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 20})
+    pool.weights(0, a=30)
+    pool.wishes()
+    pool.wants("c")
+    assert pool.wishes() == [], "10 are free, and 50 are a's"
+
+
+def test_what_an_engine_that_isnt_there_would_keep_is_no_room_that_a_drop_makes() -> None:
+    pool = Pool("abc", sizes={"a": 20, "b": 10, "c": 85}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    pool.machine.models["b"].learned = e.Learned(asleep={GPU: 20})
+    ends(pool, "b")
+    pool.weights(0, b=30, c=5)
+    pool.wishes()
+    pool.wants("c")
+    assert pool.wishes() == []
 
 
 def test_a_turn_is_awaited_before_a_sleeper_is_ended() -> None:
@@ -700,10 +754,11 @@ def test_one_that_loads_in_vain_and_that_no_request_needs_is_ended_for_one_that_
     ends(pool, "f")
     pool.weights(0, b=30)
     pool.launcher(f=e.Child(True, ends=1))
-    pool.lock("f", resting=True)
     pool.room(f=10)
     pool.wants("b")
     pool.advance(1)
+    assert pool.wishes() == [], "not while its lock is away"
+    pool.lock("f", resting=True)
     assert pool.wishes() == [("end", "f"), ("wake", "b")]
 
 
