@@ -242,6 +242,20 @@ def test_what_has_shown_may_be_asked_for_again_at_once_and_what_failed_may_not()
         assert known is None or known.until == until
 
 
+def test_an_order_to_sleep_to_one_that_is_to_wake_by_itself_is_carried_out_once_that_is_over() -> None:
+    def told(wanted: bool) -> e.Tells:
+        return e.Tells("p", Told({"i": Instance("i", State.ASLEEP, frozenset("0"), wanted=wanted)}))
+
+    it = _machine(POOL, told(True))
+    key = ("sleep", "p", "i")
+    it.places["n"].tries[key] = Try(True, 0, 9.0)
+    it.feed(told(True), 1.0)
+    assert it.places["n"].tries[key].busy, "it isn't asked twice at once"
+    it.places["n"].tries["launch", "p", "i"] = Try(False, 0, 9.0)
+    it.feed(told(False), 2.0)
+    assert key not in it.places["n"].tries and it.places["n"].tries["launch", "p", "i"].until == 0.0
+
+
 @pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
 def test_only_where_pools_run_has_a_node_one_unasked(mode: Mode) -> None:
     def made(node: Node, **settings: Any) -> list[str]:

@@ -586,6 +586,12 @@ def test_what_one_that_is_off_has_in_gms_is_no_sleeper_s() -> None:
     assert plan.bindings["p"], "it is bound, and waits for no sleeper to go"
 
 
+def test_one_that_is_to_wake_by_itself_is_put_to_sleep_and_nothing_is_promised_beside_it_before() -> None:
+    plan = _plan(REQUESTER, POOL, told=[_it("i", wanted=True)])
+    assert _waits(plan, Phase.WAITING, "is to be waked, on an accelerator of this one")
+    assert _orders(plan) == [("sleep", "i")] and not plan.bindings["p"]
+
+
 @pytest.mark.parametrize("state", [State.LOADING, State.WAKING])
 def test_what_begins_for_none_where_another_one_is_promised_goes(state: State) -> None:
     plan = _plan(REQUESTER, BOUND, told=[_it(), _it("i", state)])
