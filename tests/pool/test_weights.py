@@ -1077,3 +1077,19 @@ def test_a_turn_is_awaited_also_where_an_engine_has_to_end_beside_it() -> None:
     assert "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["b"].why
     pool.advance(200)
     assert pool.wishes() == [("end", "c"), ("sleep", "a"), ("wake", "b")]
+
+
+@pytest.mark.parametrize("host_left", [20, 0])
+def test_a_turn_is_awaited_rather_than_more_weights_dropped_or_an_engine_ended(host_left: int) -> None:
+    """Beside it the weights of b are parked, or those of d dropped: then d stays, or c needn't load again."""
+    pool = Pool("abcdw", sizes={"a": 30, "b": 10, "c": 10, "d": 10, "w": 70})
+    for name in "bd" if host_left else "d":
+        pool.launcher(**{name: e.Child(name == "b", ends=name == "d")})
+    pool.machine.models["c"].learned = e.Learned(asleep={GPU: 20} if not host_left else {e.HOST: 1})
+    pool.weights(host_left, d=20, **({"b": 20} if host_left else {}))
+    pool.awake("a", BUSY)
+    pool.wants("w")
+    assert pool.wishes() == []
+    assert "its turn comes after that of a" in outlooks(pool.machine.picture, {}, pool.now)["w"].why
+    pool.advance(200)
+    assert pool.wishes()[0] == ("sleep", "a")
