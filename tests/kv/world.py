@@ -155,7 +155,7 @@ class Engine:
             before, request.planned = request.planned, request.planned + size
             for place in range(before // BLOCK, request.planned // BLOCK):
                 block, key = request.blocks[place], request.keys[place]
-                if self.blocks.holds(block, key):
+                if self.blocks.filled(block, key):
                     self.publisher.fills(planned.fills, block, key, (place + 1) * BLOCK)
             if request.planned == len(request.tokens):
                 self._ends(request)
