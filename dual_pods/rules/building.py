@@ -225,17 +225,21 @@ def _sees_all(container: Mapping[str, Any], kind: str) -> Object:
 def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name: str, kind: str) -> Object:
     """The pod of one instance. `kind`: the resource as which accelerators are counted."""
     seen = ",".join(sorted(accelerators))
-    containers = []
-    for container in ask.pod["spec"]["containers"]:
-        if container["name"] == names.CONTAINER:
-            rest = [v for v in container.get("env") or () if v.get("name") != "CUDA_VISIBLE_DEVICES"]
-            env = [*rest, {"name": "CUDA_VISIBLE_DEVICES", "value": seen}]
-            container = _sees_all({**container, "env": env}, kind)
-        containers.append(container)
+
+    def of_it(container: Mapping[str, Any]) -> Mapping[str, Any]:
+        if container["name"] != names.CONTAINER:  # the requester has what it asks for
+            asks = container.get("resources") or {}
+            counted = any(kind in (asks.get(what) or ()) for what in ("limits", "requests"))
+            return _sees_all(container, kind) if counted else container
+        rest = [v for v in container.get("env") or () if v.get("name") != "CUDA_VISIBLE_DEVICES"]
+        env = [*rest, {"name": "CUDA_VISIBLE_DEVICES", "value": seen}]
+        return _sees_all({**container, "env": env}, kind)
+
+    its = {each: [*map(of_it, ask.pod["spec"].get(each) or ())] for each in ("containers", "initContainers")}
     labels = {**ask.pod["metadata"]["labels"], names.SERVER: "single", names.INSTANCE: instance}
     annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
     gates = [*(ask.pod["spec"].get("schedulingGates") or ()), {"name": names.GATE}]
-    spec = {**ask.pod["spec"], "containers": containers, "schedulingGates": gates}
+    spec = {**ask.pod["spec"], **_without_empty(its), "schedulingGates": gates}
     return _pod(name, labels, annotations, spec, node)
 
 

@@ -191,6 +191,21 @@ def test_a_server_pod_asks_for_what_the_patch_says_and_for_no_accelerator() -> N
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "0"
 
 
+def test_nor_does_another_container_of_it_which_the_requester_has_accelerators_for() -> None:
+    """They would be counted twice, and none may be left on the node."""
+    one = "resources: {limits: {nvidia.com/gpu: 1}}"
+    patch = f"""
+spec:
+  initContainers: [{{name: first, image: x, {one}}}]
+  containers: [{{name: beside, image: x, {one}}}, {{name: inference-server, image: x, command: [serve]}}]
+"""
+    spec = building.single(building.ask(_pod(patch=patch)), "i1", "n", ["3"], "n", "nvidia.com/gpu")["spec"]
+    its = {
+        c["name"]: c["resources"]["limits"]["nvidia.com/gpu"] for c in (*spec["initContainers"], *spec["containers"])
+    }
+    assert its == {"first": "0", "beside": "0", "inference-server": "0"}
+
+
 def test_a_server_pod_belongs_to_the_node_that_it_was_made_for() -> None:
     made = building.pool({"spec": {"containers": [{"name": "c"}]}}, "n1", "n1-dual", "nvidia.com/gpu")
     assert building.pinned_to(made["spec"]) == "n1"
