@@ -1086,7 +1086,7 @@ def test_a_turn_is_awaited_rather_than_more_weights_dropped_or_an_engine_ended(h
     for name in "bd" if host_left else "d":
         pool.launcher(**{name: e.Child(name == "b", ends=name == "d")})
     pool.machine.models["c"].learned = e.Learned(asleep={GPU: 20} if not host_left else {e.HOST: 1})
-    pool.weights(host_left, d=20, **({"b": 20} if host_left else {}))
+    pool.weights(host_left, {}, d=20, **({"b": 20} if host_left else {}))
     pool.awake("a", BUSY)
     pool.wants("w")
     assert pool.wishes() == []
