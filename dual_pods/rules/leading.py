@@ -28,8 +28,10 @@ class Leading:
         self.trusted_until = 0.0
         """By the monotonic clock. What is done for this leadership is done before."""
 
-    def wish(self, lease: dict[str, Any], now: float, wall: float, *, renews: bool) -> dict[str, Any] | None:
-        """What it would say with this one as its holder; None: it is another's. `renews`: the leadership goes on."""
+    def read(self, lease: dict[str, Any], now: float, wall: float, *, renews: bool) -> dict[str, Any] | None:
+        """What is to be written over this Lease, as it was read now; None: it is another's. `renews`: the leadership
+        goes on.
+        """
         spec, version = lease.get("spec") or {}, lease["metadata"].get("resourceVersion", "")
         acquired = _token(spec.get("acquireTime", _time(0)))
         self._highest = max(self._highest, self.token, acquired if acquired < NO_TOKEN else 0)

@@ -122,7 +122,7 @@ class Kube:
 
     def _mind_clock(self, date: str, asked: float) -> None:
         """It says whole seconds."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             says = parsedate_to_datetime(date).timestamp()
             self.ahead_s = max(says - time.time(), 0.0) + min(says + 1 - asked, 0.0)
 

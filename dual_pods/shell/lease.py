@@ -82,7 +82,7 @@ class Lease:
                 raise
             found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             write = ("POST", self._all)
-        spec = self._leading.wish(found, time.monotonic(), time.time(), renews=renews)
+        spec = self._leading.read(found, time.monotonic(), time.time(), renews=renews)
         if spec is None:
             return False
         began = time.monotonic()

@@ -116,7 +116,7 @@ def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytes
 def test_how_far_the_api_server_s_clock_is_ahead_follows_from_its_answers(
     ahead_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = ["it", "yesterday", ""]
+    said = ["it", "yesterday", "", f"Mon, 01 Jan 2020 00:00:00 -{10**30}"]
 
     async def answers(*_: object, **__: object) -> Answer:
         date = said.pop(0).replace("it", formatdate(time.time() + ahead_s, usegmt=True))

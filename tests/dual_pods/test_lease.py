@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dual_pods.rules.leading import Leading
 from dual_pods.shell.kube import Refused
 from dual_pods.shell.lease import Lease
 from sidecar.terminal.logs import Log
@@ -139,6 +140,20 @@ def test_a_lease_of_an_older_state_of_the_api_server_is_lost_though_it_is_ones_o
         assert it.token > token
 
     asyncio.run(run())
+
+
+def test_another_one_s_lease_is_taken_once_it_has_not_changed_for_its_own_time() -> None:
+    it = Leading("it", 15)
+
+    def read(version: str, now: float, holder: str = "other") -> bool:
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 40}
+        lease = {"metadata": {"resourceVersion": version}, "spec": spec}
+        return it.read(lease, now, 1000.0, renews=False) is not None
+
+    assert not read("1", 0.0) and not read("1", 39.9)
+    assert not read("2", 40.0), "it was renewed"
+    assert not read("2", 79.9) and read("2", 80.0)
+    assert read("3", 80.0, "it"), "its own at once"
 
 
 def test_a_leader_trusts_its_lease_from_its_write_on(monkeypatch: pytest.MonkeyPatch) -> None:

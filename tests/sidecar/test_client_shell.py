@@ -123,6 +123,21 @@ def test_an_ask_is_answered_or_its_time_is_over(shell: Shell) -> None:
     assert isinstance(shell.ask(Ask("y"), 0.01), TimeIsOver) and not shell.given_up
 
 
+def test_what_is_answered_and_not_taken_yet_is_not_answered_again(shell: Shell) -> None:
+    """Else one that was granted something could be told that all is lost, and have it for ever."""
+    ask = Ask("a")
+    thread, came = in_a_thread(lambda: shell.ask(ask, None))
+    until(lambda: shell.asks, "it waits")
+
+    def answer() -> None:
+        for said in ("first", "second"):
+            shell.answer_all(said, lambda asked: asked is ask)
+
+    shell.loop.post(answer)
+    thread.join(DEADLINE_S)
+    assert came == ["first"]
+
+
 def test_what_ends_a_wait_gives_up_what_was_asked_for(shell: Shell) -> None:
     def handler(*_: object) -> None:
         raise Interrupted
