@@ -252,3 +252,16 @@ def test_a_holder_whose_first_thread_has_ended_finds_the_next_server(house: Hous
     server = house.server()
     server.has_back(a)
     held_by(server, "a", token)
+
+
+def test_a_thread_whose_time_is_over_withdraws_nothing_that_another_thread_waits_for(house: House) -> None:
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    b.do("acquire", timeout_s=0.05)
+    assert b.hears("failed")["type"] == "NotInTime"
+    assert server.status().waiters, "the other one waits on"
+    a.kill()
+    assert b.granted()["dead"] == [True]
