@@ -105,6 +105,10 @@ class Cluster:
         items = self.server.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
         return [f"{e['reason']}: {e['message']}" for e in items if e["involvedObject"]["name"] == name]
 
+    def until_event(self, name: str, text: str) -> None:
+        """An event comes by a request of its own, and may be later than what else it is seen by."""
+        until(lambda: any(text in event for event in self.events(name)), f"an event of {name} says {text}")
+
     def servers(self) -> list[dict[str, Any]]:
         return [pod for pod in self.pods() if names.SERVER in pod["metadata"].get("labels", {})]
 

@@ -301,7 +301,7 @@ def test_an_engine_that_dies_while_it_is_bound_makes_its_requester_unready_until
     it.misbehave(kill=model["name"], load_s=3.0, wake_s=3.0)
     until(lambda: not it.is_ready("a"), "it is unready")
     it.until_ready("a")
-    assert any("failed: its process has ended" in event for event in it.events("a"))
+    it.until_event("a", "failed: its process has ended")
 
 
 def test_a_server_pod_that_is_deleted_by_hand_goes_when_its_containers_have_ended(it: Cluster) -> None:
@@ -332,10 +332,11 @@ def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(
     port = _free_port()
     it.controller("--listen", f"127.0.0.1:{port}")
     it.request("a")
-    until(lambda: f'cannot {verb} resource "pods"' in " ".join(_status(port)), "the status says it")
+    missing = f'cannot {verb} resource "pods"'
+    until(lambda: missing in " ".join(_status(port)), "the status says it")
     if an_event:
-        assert f'cannot {verb} resource "pods"' in it.says("a")
-        assert any(f'cannot {verb} resource "pods"' in event for event in it.events("a"))
+        until(lambda: missing in it.says("a"), "so does the requester's status")
+        it.until_event("a", missing)
     it.server.ask("PUT", path, {**role, "metadata": {"name": "dual-pods"}})
     it.until_ready("a")
     until(lambda: "cannot" not in " ".join(_status(port)), "nothing is missing any more")
@@ -362,7 +363,7 @@ def test_bad_input_is_an_event_and_a_status_and_leaves_nothing(
     it.controller()
     it.request("a", "qwen", 1, **annotations)
     until(lambda: says in it.says("a"), f"the status says {says}")
-    until(lambda: any(says in event for event in it.events("a")), "so does an event")
+    it.until_event("a", says)
     assert "model" in annotations or not it.servers()
     it.request("b")
     it.until_ready("b")

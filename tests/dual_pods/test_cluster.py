@@ -39,5 +39,6 @@ def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes
     until(lambda: not it.pod("a"), "the requester has gone")
     it.request("b")
     it.until_ready("b")
-    assert len(it.pool()["models"]) == 1 and any(e.startswith("Waking") for e in it.events("b"))
+    assert len(it.pool()["models"]) == 1
+    it.until_event("b", "Waking")
     until(lambda: json.loads(it.pod("b")["metadata"]["annotations"][names.STATUS])["Phase"] == "ready", "it says so")

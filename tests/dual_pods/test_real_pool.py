@@ -59,7 +59,7 @@ def test_a_requester_is_created_answers_goes_and_the_next_one_wakes_what_it_left
     until(lambda: it.states() == ["asleep"], "its instance sleeps")
     _request(it, "b", "qwen", 1)
     assert _text(it, "b", "qwen") == before
-    assert any(event.startswith("Waking") for event in it.events("b"))
+    it.until_event("b", "Waking")
 
 
 def test_two_models_take_turns_on_one_accelerator_that_has_no_room_for_both(it: Cluster) -> None:
@@ -74,7 +74,8 @@ def test_two_models_take_turns_on_one_accelerator_that_has_no_room_for_both(it: 
             assert awake == [it.instance_of(name)]
             _gone(it, name)
     until(lambda: it.states() == ["asleep", "asleep"], "both sleep")
-    assert any(event.startswith("Waking") for event in it.events("llama-1")) and texts["qwen"] != texts["llama"]
+    it.until_event("llama-1", "Waking")
+    assert texts["qwen"] != texts["llama"]
 
 
 def test_an_instance_that_takes_more_requests_at_a_time_has_the_weights_of_the_one_that_sleeps(it: Cluster) -> None:
