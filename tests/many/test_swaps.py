@@ -32,9 +32,10 @@ def models(names: str, **more: Any) -> dict[str, dict[str, Any]]:
     return {name: {"arguments": ["--seed", str(n), *KV], "memory": "96MiB", **more} for n, name in enumerate(names)}
 
 
-def known(host: Host, asked: list[Stream]) -> list[Stream]:
-    """The answers while nothing else happens."""
-    answers = [answer for place in range(len(asked)) for answer in asyncio.run(all_of(host.port, asked, None, [place]))]
+def known(host: Host, asked: list[Stream], at_a_time: int = 1) -> list[Stream]:
+    """The answers while nothing else happens. `at_a_time`: of one model, where each takes its time."""
+    together = [range(len(asked))[n : n + at_a_time] for n in range(0, len(asked), at_a_time)]
+    answers = [answer for places in together for answer in asyncio.run(all_of(host.port, asked, None, places))]
     host.answered(answers)
     host.until(lambda: not any(model.streaming for model in host.shown()), "the page has heard that it is over")
     return answers
@@ -111,8 +112,8 @@ def test_whatever_is_killed_in_a_swap_every_answer_is_whole(house: House, victim
     slow = ("--tokens-per-s", "60")
     many = {name: {"arguments": ["--seed", str(n), *KV, *slow]} for n, name in enumerate("ab")}
     host = Host(house, many, capacity="160MiB", drain_s=0.1, swap_share=0.5).ready()
-    asked = [host.stream(name, f"prompt {n}", 120) for name in "ab" for n in range(4)]
-    like = known(host, asked)
+    asked = [host.stream(name, f"prompt {n}", 80) for name in "ab" for n in range(4)]
+    like = known(host, asked, 4)
 
     async def story() -> None:
         for step in STEPS:
@@ -130,8 +131,8 @@ def at_each_step(host: Host, kill: Callable[[], None], again: Callable[[], None]
     """What has clients' connections, or all of it, is killed while `a` is at each step. Those that ask anew have what
     they would have had.
     """
-    asked = [host.stream(name, f"prompt {n}", 120) for name in "ab" for n in range(4)]
-    like = known(host, asked)
+    asked = [host.stream(name, f"prompt {n}", 80) for name in "ab" for n in range(4)]
+    like = known(host, asked, 4)
 
     async def story() -> None:
         for step in STEPS:
@@ -283,6 +284,7 @@ def test_a_client_that_hangs_holds_up_no_swap(house: House) -> None:
 
 
 def test_a_pool_that_stands_still_is_said_by_the_door_and_no_request_is_lost(house: House) -> None:
+    house.environment["FAILOVER_DOOR_FAILOVER_TIMEOUT_S"] = "5"
     host = Host(house, models("ab"), capacity="160MiB").ready()
     host.answered(host.run([host.stream("a")]))
     pool = host.part("pool")
