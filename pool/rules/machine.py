@@ -167,7 +167,6 @@ class Machine:
                 runs = model.child.running or model.wish is Wish.START
                 model.outdated = CHANGED if runs else ""
                 model.works()
-                model.retry_at = -math.inf
             if model.rules.entry.pin != rules.entry.pin:
                 model.pinned = rules.entry.pin
                 if self._pins.pop(name, None) is not None:

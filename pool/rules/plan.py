@@ -14,7 +14,9 @@ from pool.rules.room import (
     Blocked,
     Up,
     acts,
+    coming,
     kept_awake,
+    lacks,
     make_room,
     rank,
     room_for,
@@ -128,17 +130,17 @@ def _next(it: Picture, now: float) -> tuple[Step | None, float]:
     """The step by which a model is waked, or started; or when to look again."""
     look, closed, free = math.inf, set[str](), it.free()
     for model in it.models.values():
-        if model.state not in (State.WAKING, State.LOADING) or not (lacks := _lacks(it, model, free)):
+        if model.state not in (State.WAKING, State.LOADING) or not (missing := lacks(it, model, free)):
             continue
-        found = _more_room(it, model, lacks, now)
+        found = _more_room(it, model, missing, now)
         if isinstance(found, Up):
             return found, look
         look = min(look, found.at)
         if not found.in_vain:  # what is free there, or will be, is this one's: it takes more than was thought
-            closed |= lacks.keys()
-            free |= dict.fromkeys(lacks, 0)
+            closed |= missing.keys()
+            free |= dict.fromkeys(missing, 0)
         elif not model.lacking:  # nor is kept what it doesn't get
-            free |= {device: free.get(device, 0) + size for device, size in _coming(model).items()}
+            free |= {device: free.get(device, 0) + size for device, size in coming(model).items()}
     for _, tried in turn_by_turn(it, free, closed, now):
         if isinstance(tried, Up):
             return tried, look
@@ -166,27 +168,11 @@ def turn_by_turn(
             free[device] = max(free.get(device, 0) - need, 0)
 
 
-def _more_room(it: Picture, model: Model, lacks: Mapping[str, int], now: float) -> Up | Blocked:
+def _more_room(it: Picture, model: Model, missing: Mapping[str, int], now: float) -> Up | Blocked:
     """Nothing that goes already is enough for it."""
     if model.awaits:
         return Blocked(math.inf, "")
     if model.lacking and now < model.lacks_since + LACKS_S:
         return Blocked(model.lacks_since + LACKS_S, "")
-    found = make_room(it, model, lacks, now)
+    found = make_room(it, model, missing, now)
     return found if isinstance(found, Blocked) else replace(found, room_first=True)
-
-
-def _lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, int]:
-    """What one that wakes or loads waits for in the ledger; or what its weights take that come back from host memory:
-    GMS refuses that at once where the device is full, and its engine tries again and again.
-    """
-    if model.lacking:
-        return model.lacking
-    beside = model.bytes(model.state, it.beside_weights)  # which the ledger will ask for, where it isn't free
-    short = {device: min(size, -free.get(device, 0) - beside.get(device, 0)) for device, size in _coming(model).items()}
-    return {device: size for device, size in short.items() if size > 0}
-
-
-def _coming(model: Model) -> Mapping[str, int]:
-    """Weights that are in host memory, and are brought back."""
-    return {device: max(size - model.weights.get(device, 0), 0) for device, size in model.parked.items()}

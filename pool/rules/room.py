@@ -143,8 +143,25 @@ def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -
 
 def _loading_in_vain(it: Picture, up: Model, now: float) -> list[Model]:
     """Those behind it, or that no request needs, whose engines wait for room for their weights and get none."""
-    found = [one for one in it.models.values() if one.state is State.LOADING and one.lacking and acts(one)]
+    free = it.free()
+    found = [one for one in it.models.values() if one.state is State.LOADING and lacks(it, one, free) and acts(one)]
     return [one for one in found if not one.pinned and (up.wants > one.wants or rank(it, up, now) < rank(it, one, now))]
+
+
+def lacks(it: Picture, model: Model, free: Mapping[str, int]) -> Mapping[str, int]:
+    """What one that wakes or loads waits for in the ledger; or what its weights take that come back from host memory:
+    GMS refuses that at once where the device is full, and its engine tries again and again.
+    """
+    if model.lacking:
+        return model.lacking
+    beside = model.bytes(model.state, it.beside_weights)  # which the ledger will ask for, where it isn't free
+    short = {device: min(size, -free.get(device, 0) - beside.get(device, 0)) for device, size in coming(model).items()}
+    return {device: size for device, size in short.items() if size > 0}
+
+
+def coming(model: Model) -> Mapping[str, int]:
+    """Weights that are in host memory, and are brought back."""
+    return {device: max(size - model.weights.get(device, 0), 0) for device, size in model.parked.items()}
 
 
 def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[Chosen, dict[str, int]]:
@@ -177,7 +194,8 @@ def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
         return together((model.weights, *(it.beside(one, State.ASLEEP) for one in engines)))
     after = it.has(model, State.ASLEEP if wish is Wish.SLEEP else State.OFF)
     before = State.ASLEEP if wish is Wish.END and model.state in ON_DEVICE else model.state
-    return {device: size - after.get(device, 0) for device, size in it.has(model, before).items()}
+    missed = coming(model) if model.state is State.LOADING and not model.lacking else {}  # it has none of them yet
+    return together((it.has(model, before), {device: -size for has in (after, missed) for device, size in has.items()}))
 
 
 def price(it: Picture, up: Model, down: Model) -> float:
