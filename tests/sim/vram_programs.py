@@ -96,7 +96,7 @@ class Slot:
         if self.outlives:
             self.lies, self.heir = False, ""
         self.died_at = math.inf
-        """When the start before this one was seen to have ended."""
+        """When the last one that had what is kept was seen to have ended."""
         self.number = 0
         self.wished_at: dict[int, float] = {}
         """When it began to wait for what it hasn't been answered."""
@@ -130,7 +130,8 @@ class Slot:
 
     def _ended(self, tree: Tree, pidfd: int) -> None:
         self.world.shim.close(pidfd)
-        self.died_at = self.world.kernel.now
+        if tree.promised or not self.kept:  # one that comes and goes meanwhile gives the next no more time
+            self.died_at = self.world.kernel.now
         for each in self.world.trees.values():
             if each.main is tree.main:  # it may have run its program anew since
                 each.died_at = min(each.died_at, self.world.kernel.now)

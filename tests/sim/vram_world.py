@@ -13,7 +13,8 @@ that die; a ledger; faults from one seed; and what must hold.
  8. The server's sums are those of its leases. It keeps no pidfd that its machine doesn't know, and the other way round.
  9. While an heir of a name lives, a dead holder's bytes are no other's, unless they were to be given back.
 10. The machine never finds one of its own rules broken.
-11. What outlives its holder is no other's, as long as a process keeps it and the next holder has the window to come.
+11. What outlives its holder is no other's, as long as a process keeps it and the next holder has the window to come,
+    from the end of the last one that had it.
 12. At the end no other program uses the device, and nothing is foreign, where all ends were proven (what is kept may
     wait for such a lease, and is foreign until it is found).
 """
