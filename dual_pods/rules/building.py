@@ -90,9 +90,10 @@ def _unused(patch: Mapping[str, Any]) -> tuple[str, ...]:
     """What a pool does not use of a server patch."""
     found = patch.keys() - {"containers"}
     for container in patch.get("containers") or ():
-        own = container["name"] == names.CONTAINER
-        found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
-    return tuple(sorted(found))
+        if "$patch" not in container:
+            own = container["name"] == names.CONTAINER
+            found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
+    return tuple(sorted(field for field in found if not field.startswith("$")))
 
 
 def _mapping(annotation: str, text: str, known: Mapping[str, str] | None = None) -> Object:
@@ -132,9 +133,11 @@ def _without_empty(lists: Object) -> Object:
 
 
 def _command(container: Mapping[str, Any]) -> list[str]:
-    words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    if not all(isinstance(word, str) for word in words):
-        raise BadPatch("each word of a command is a text: quote numbers")
+    words = []
+    for said in (container.get("command") or [], container.get("args") or []):
+        if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
+            raise BadPatch("a command is a list of texts: quote numbers")
+        words += said
     return words
 
 
