@@ -371,6 +371,14 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
 
 
+def test_which_accelerators_a_pool_s_engine_sees_is_no_user_s_to_say() -> None:
+    """Else it runs beside an instance that they are promised to."""
+    own = '{name: inference-server, command: [vllm, serve, m], env: [{name: CUDA_VISIBLE_DEVICES, value: "7"}]}'
+    assert "environment" not in building.ask(_pod(patch=f"spec: {{containers: [{own}]}}")).entry
+    with pytest.raises(BadPatch, match="what its requester has"):
+        building.ask(_pod(model="environment: {CUDA_VISIBLE_DEVICES: '7'}"))
+
+
 @pytest.mark.parametrize(
     ("newer", "older", "says"),
     [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, None), (None, None, None)],
