@@ -22,6 +22,7 @@ from sidecar.terminal.names import BadValue, is_meant
 
 Object = dict[str, Any]
 DEFAULT_PORT = 8000
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_THE_SERVER = (
     "nodeName",
     "priority",
@@ -65,6 +66,8 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     endpoint(container)
     said = annotations.get(names.MODEL)
     more, fields = _mapping(names.MODEL, said) if said else {}, Entry.__struct_fields__
+    if VISIBLE in (more.get("environment") or ()):
+        raise BadPatch(f"{names.MODEL}: {VISIBLE} isn't its user's to say: it runs on what its requester has")
     for field in more.keys() - {*fields}:
         raise BadPatch(f"{names.MODEL}: there is no field {field}{is_meant(str(field), fields)}")
     entry = _entry(container) | more
@@ -90,9 +93,10 @@ def _unused(patch: Mapping[str, Any]) -> tuple[str, ...]:
     """What a pool does not use of a server patch."""
     found = patch.keys() - {"containers"}
     for container in patch.get("containers") or ():
-        own = container["name"] == names.CONTAINER
-        found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
-    return tuple(sorted(found))
+        if "$patch" not in container:
+            own = container["name"] == names.CONTAINER
+            found |= container.keys() - _OF_A_POOL if own else {f"container {container['name']}"}
+    return tuple(sorted(field for field in found if not field.startswith("$")))
 
 
 def _mapping(annotation: str, text: str, known: Mapping[str, str] | None = None) -> Object:
@@ -132,9 +136,11 @@ def _without_empty(lists: Object) -> Object:
 
 
 def _command(container: Mapping[str, Any]) -> list[str]:
-    words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    if not all(isinstance(word, str) for word in words):
-        raise BadPatch("each word of a command is a text: quote numbers")
+    words = []
+    for said in (container.get("command") or [], container.get("args") or []):
+        if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
+            raise BadPatch("a command is a list of texts: quote numbers")
+        words += said
     return words
 
 
@@ -154,6 +160,7 @@ def _entry(container: Mapping[str, Any]) -> Object:
     """`vllm serve MODEL ...` becomes the pool's words for it; any other command is one that the pool starts."""
     words = _command(container)
     environment = {str(v["name"]): str(v.get("value", "")) for v in container.get("env") or ()}
+    environment.pop(VISIBLE, None)
     entry: Object = {"environment": environment} if environment else {}
     if words[:2] == ["vllm", "serve"]:
         rest = [word for word in words[2:] if word != "--enable-sleep-mode"]  # a pool's engines always can
@@ -231,8 +238,7 @@ def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name
             asks = container.get("resources") or {}
             counted = any(kind in (asks.get(what) or ()) for what in ("limits", "requests"))
             return _sees_all(container, kind) if counted else container
-        rest = [v for v in container.get("env") or () if v.get("name") != "CUDA_VISIBLE_DEVICES"]
-        env = [*rest, {"name": "CUDA_VISIBLE_DEVICES", "value": seen}]
+        env = [*(v for v in container.get("env") or () if v.get("name") != VISIBLE), {"name": VISIBLE, "value": seen}]
         return _sees_all({**container, "env": env}, kind)
 
     its = {each: [*map(of_it, ask.pod["spec"].get(each) or ())] for each in ("containers", "initContainers")}

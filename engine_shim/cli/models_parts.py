@@ -100,9 +100,10 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
     ids = ENGINE_IDS if entry.standby else ENGINE_IDS[:1]
     variable = known_engines.DEVICES.get(entry.engine)
     told = {variable: ",".join(devices)} if variable and devices and "cuda" not in devices else {}
-    if entry.command and (entry.devices or VISIBLE not in options.environment):  # it uses what it leases, and no more
-        gpus = [device for device in devices if device.startswith("GPU-")]
-        told = {VISIBLE: ",".join(gpus)} if gpus else {}
+    gpus = ",".join(device for device in devices if device.startswith("GPU-"))
+    shown = entry.devices or VISIBLE not in options.environment  # it uses what it leases, and no more
+    environment = part_environment.told(part_environment.ENGINES, options.environment)
+    environment |= {VISIBLE: gpus} if gpus and shown else {}
     for number, engine_id in enumerate(ids):
         name = f"{entry.name}.{engine_id}" if entry.standby else entry.name
         who = ("--engine", entry.engine, "--engine-id", engine_id, "--role", "shadow" if number else "primary")
@@ -117,8 +118,8 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
         called = (CALLED[entry.engine], entry.name) if entry.engine in CALLED else ()
         own = entry.command or (*entry.arguments, *called)
         words = (*who, *place, *how, *named, *snapshot, *health, "--", *own)
-        environment = {**part_environment.told(part_environment.ENGINES, options.environment), **told}
-        found.append(Child(name, ("engine_shim", *words), {**environment, **entry.environment}, _kept(options)))
+        its = {**environment, **entry.environment, **told}
+        found.append(Child(name, ("engine_shim", *words), its, _kept(options)))
     return found
 
 

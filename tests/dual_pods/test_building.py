@@ -138,6 +138,10 @@ def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_u
     ask = building.ask(_pod(patch=f"spec: {{containers: [{own}, {{name: more, image: x}}]}}"))
     assert ask.unused == ("container more",) and ask.entry["arguments"] == ["qwen"]
     assert building.ask(_pod(patch="metadata: {labels: {a: b}}")).unused == ()
+    others = "$patch: replace, containers: [{$patch: replace}, {name: more, $patch: delete}"
+    own = "{name: inference-server, image: x, command: [vllm, serve, m], $retainKeys: [name, image, command]}"
+    ask = building.ask(_pod(patch=f"spec: {{{others}, {own}]}}"))
+    assert ask.unused == ("image",) and ask.entry["arguments"] == ["m"], "a directive is no field"
 
 
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
@@ -367,6 +371,14 @@ def test_any_other_program_is_started_where_the_pool_says() -> None:
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (9000, (9000, "/health"))
 
 
+def test_which_accelerators_a_pool_s_engine_sees_is_no_user_s_to_say() -> None:
+    """Else it runs beside an instance that they are promised to."""
+    own = '{name: inference-server, command: [vllm, serve, m], env: [{name: CUDA_VISIBLE_DEVICES, value: "7"}]}'
+    assert "environment" not in building.ask(_pod(patch=f"spec: {{containers: [{own}]}}")).entry
+    with pytest.raises(BadPatch, match="what its requester has"):
+        building.ask(_pod(model="environment: {CUDA_VISIBLE_DEVICES: '7'}"))
+
+
 @pytest.mark.parametrize(
     ("newer", "older", "says"),
     [("a", "b", "a"), ("", "b", "b"), (None, "b", "b"), ("", None, None), (None, None, None)],
@@ -456,6 +468,7 @@ _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
         ("spec: null", "doesn't leave a pod"),
         ("spec: {containers: 7}", "doesn't leave a pod"),
         ("spec: {containers: [{name: inference-server, command: [vllm, serve, 7]}]}", "quote numbers"),
+        ("spec: {containers: [{name: inference-server, command: vllm serve m}]}", "a command is a list"),
         *(
             (f"spec: {{containers: [{{name: inference-server, command: [vllm, serve, {port}]}}]}}", "is no port")
             for port in ("--port=x", "--port", "--port=0", "--port=70000", "--port=\u0663", "--port=\u00b2")
@@ -470,7 +483,7 @@ _MADE_FOR = "spec: {containers: [{name: inference-server, image: x, command: "
         ("spec: {priorityClassName: 2024-06-01}", "isn't understood"),
         ("spec: {containers: [{name: inference-server, env: {A: b}}]}", "isn't understood"),
         ("spec: {containers: [{name: inference-server, ports: 8000}]}", "isn't understood"),
-        ("spec: {containers: [{name: inference-server, args: 5}]}", "isn't understood"),
+        ("spec: {containers: [{name: inference-server, args: 5}]}", "a command is a list"),
         (f"spec: {{containers: [{{name: inference-server, command: [vllm, serve, --port={'9' * 5000}]}}]}}", ""),
         (_MADE_FOR + '[serve, "\\ud800"]}]}', "what JSON can't say"),
         (_MADE_FOR + "[serve]}], tolerations: [{? null : x}]}", "what JSON can't say"),

@@ -169,10 +169,19 @@ def test_a_mistake_is_a_sentence(house: House, words: tuple[str, ...], why: str)
         ({"devices": ["host:0"]}, {}, None),
     ],
 )
-def test_of_many_models_one_that_is_a_command_sees_the_gpus_that_it_leases(
-    entry: dict[str, Any], environment: dict[str, str], sees: str | None
+@pytest.mark.parametrize("command", [["llama-server", "{port}"], []])
+def test_each_of_many_models_sees_the_gpus_that_it_leases(
+    entry: dict[str, Any], environment: dict[str, str], sees: str | None, command: list[str]
 ) -> None:
-    command = Entry(name="it", engine="command", command=["llama-server", "{port}"], **entry)
+    """An engine of the house, too: vLLM takes the first that it sees."""
+    model = Entry(name="it", engine="command" if command else "vllm", command=command, **entry)
     options = Options(Path("run"), Path("file"), ModelsFile(), ("cuda",), ("127.0.0.1", 1), 1.0, environment)
-    (child,) = engines(options, command, list(command.devices) or ["GPU-a", "GPU-b"])
+    (child,) = engines(options, model, list(model.devices) or ["GPU-a", "GPU-b"])
     assert child.environment.get("CUDA_VISIBLE_DEVICES") == sees
+
+
+def test_none_of_many_models_leases_elsewhere_than_its_pool_knows() -> None:
+    model = Entry(name="it", engine="reference", environment={"REFERENCE_DEVICES": "host:a", "X": "y"})
+    options = Options(Path("run"), Path("file"), ModelsFile(), ("host:a", "host:b"), ("127.0.0.1", 1), 1.0)
+    (child,) = engines(options, model, ["host:b"])
+    assert child.environment == {"REFERENCE_DEVICES": "host:b", "X": "y"}
