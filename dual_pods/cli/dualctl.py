@@ -31,7 +31,7 @@ examples:
 
 fields of --json: leads, blind (why it doesn't see the cluster), token; requesters: name, node, phase, says,
 accelerators, instance, server, created; servers: name, node, how, why, instances: id, state, why, accelerators, bytes,
-asleep_bytes, weights, parked, last_used, port, weights_name, requester
+asleep_bytes, weights, parked, last_used, port, weights_name, wanted, requester
 
 exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead, or doesn't see the
 cluster; 2, no controller answers; 64, wrong usage
@@ -103,7 +103,8 @@ def _through_kubectl(options: argparse.Namespace) -> bytes:
 
 def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
-        return ["this controller doesn't lead: the other replica does, or none yet"]
+        why = status.get("blind") or "the other replica does, or none yet"
+        return [f"this controller doesn't lead: {why}"]
     blind = [f"the controller that leads doesn't see the cluster: {status['blind']}", ""] if status.get("blind") else []
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "AGE", "SAYS"]]
     for it in status["requesters"]:

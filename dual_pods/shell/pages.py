@@ -35,7 +35,7 @@ class Pages:
         }
 
     def _ready(self) -> Page:
-        """The one that waits to lead is ready; so is one that leads, while it sees the cluster."""
+        """The one that waits to lead is ready while it sees the Lease; one that leads, while it sees the cluster."""
         blind = self._controller.blind
         return text(blind or "ready", 503 if blind else 200)
 

@@ -1,16 +1,20 @@
 """The programs' doors: flags, files and environments that are wrong get a sentence, and an exit code that says it."""
 
 import http.server
+import inspect
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dual_pods.cli import controller, dualctl, requester
-from dual_pods.shell import devices
+from dual_pods.rules.facts import Instance
+from dual_pods.shell import devices, pages
 from sidecar.terminal.cannot_start import CannotStart
 
 Main = Callable[[list[str]], int]
@@ -98,7 +102,17 @@ def test_status_says_what_each_waits_for(
     assert [line.split()[-2:] for line in shown.splitlines() if "i1" in line] == [["GiB", "-"]]
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
-    assert "doesn't lead" in capsys.readouterr().out
+    assert "doesn't lead: the other replica does" in capsys.readouterr().out
+    said |= {"blind": "the Lease can't be had"}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    assert "doesn't lead: the Lease can't be had" in capsys.readouterr().out
+
+
+def test_each_field_of_json_is_explained() -> None:
+    """`servers` and `requesters` have those of `dual_pods/shell/pages.py`."""
+    words = set(re.findall(r"\w+", dualctl.EXAMPLES))
+    shown = set(re.findall(r'"(\w+)": ', inspect.getsource(pages.state)))
+    assert {*shown, *(field.name for field in fields(Instance))} <= words
 
 
 def test_kubernetes_is_asked_again_until_the_one_that_leads_answers(
