@@ -116,8 +116,8 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         if not server["instances"]:
             runs.append([*where, "-", f"{server['how']}: {server['why']}".removesuffix(": ")])
         for it in server["instances"]:
-            beside = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
-            held = [*beside.values(), *it["weights"].values()]
+            beside = {"asleep": it["asleep_bytes"], "off": {}}.get(it["state"], it["bytes"])  # of its host as well
+            held = [part[name] for part in (beside, it["weights"]) for name in it["accelerators"] if name in part]
             state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
             holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])

@@ -90,7 +90,7 @@ def test_status_says_what_each_waits_for(
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
             "instance": "", "server": "", "created": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
-              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30, "host": 40 << 30}, "weights": {"GPU-0": 1 << 29}}  # fmt: skip
     servers = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
@@ -99,7 +99,10 @@ def test_status_says_what_each_waits_for(
     assert dualctl.main(["status", "--controller", url]) == 1
     shown = capsys.readouterr().out
     assert "no node was found for it: 0/3" in shown and "starting: ErrImagePull" in shown
-    assert [line.split()[-2:] for line in shown.splitlines() if "i1" in line] == [["GiB", "-"]]
+    assert [line.split()[-3:] for line in shown.splitlines() if "i1" in line] == [["1.5", "GiB", "-"]]
+    sleeps |= {"state": "off"}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    assert [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "i1" in line] == [["512", "MiB", "-"]]
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
     assert "doesn't lead: the other replica does" in capsys.readouterr().out
