@@ -10,6 +10,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -125,15 +126,22 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """For as long as it is watched."""
+    """For as long as it is watched, also while no controller answers any more."""
+    status = _look(options)
     while True:
-        status = _look(options)
         for line in [json.dumps(status)] if options.json else lines(status, datetime.now(UTC).timestamp()):
             say(line)
         if not options.watch:
             ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
             return 0 if status["leads"] and ready and not status.get("blind") else NOT_READY
         time.sleep(options.every_s)
+        while True:
+            try:
+                status = _look(options)
+                break
+            except NoController as error:
+                print(f"dualctl: {error}", file=sys.stderr)
+                time.sleep(options.every_s)
         if not options.json:
             say("")
 

@@ -90,7 +90,8 @@ def test_status_says_what_each_waits_for(
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
             "instance": "", "server": "", "created": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
-              "bytes": {"GPU-0": 9}, "asleep_bytes": {"GPU-0": 1 << 30, "host": 40 << 30}, "weights": {"GPU-0": 1 << 29}}  # fmt: skip
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30, "host": 40 << 30},
+              "weights": {"GPU-0": 512 << 20}}  # fmt: skip
     servers = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
@@ -126,6 +127,22 @@ def test_kubernetes_is_asked_again_until_the_one_that_leads_answers(
     monkeypatch.setattr(dualctl, "_through_kubectl", lambda options: json.dumps(said.pop(0)).encode())
     assert dualctl.main(["status"]) == 0 and not said
     assert "doesn't lead" not in capsys.readouterr().out
+
+
+def test_a_watch_goes_on_while_the_controller_is_exchanged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[dict[str, Any]] = [{"leads": True, "token": token, "requesters": [], "servers": []} for token in (1, 2)]
+
+    def look(options: object) -> dict[str, Any]:
+        if len(said) == 1 and not capsys.readouterr().err:
+            raise dualctl.NoController("no controller answers")
+        if not said:
+            raise KeyboardInterrupt
+        return said.pop(0)
+
+    monkeypatch.setattr(dualctl, "_look", look)
+    assert dualctl.main(["status", "--watch", "--json", "--every-s", "0.001"]) == 130 and not said
 
 
 @pytest.mark.parametrize(
