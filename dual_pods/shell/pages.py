@@ -48,6 +48,8 @@ class Pages:
             self._ready_s.labels(by).observe(seconds)
         yield from self._ready_s.collect()
         yield GaugeMetricFamily("dual_pods_leader", "1 while this controller leads", value=float(work is not None))
+        blind = float(bool(controller.blind))
+        yield GaugeMetricFamily("dual_pods_blind", "1 while it doesn't see the cluster: /ready says why", value=blind)
         requests = float(controller.kube.requests)
         yield CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server", value=requests)
         waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])
