@@ -10,6 +10,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ examples:
 
 fields of --json: leads, blind (why it doesn't see the cluster), token; requesters: name, node, phase, says,
 accelerators, instance, server, created; servers: name, node, how, why, instances: id, state, why, accelerators, bytes,
-asleep_bytes, weights, parked, last_used, port, weights_name, requester
+asleep_bytes, weights, parked, last_used, port, weights_name, wanted, requester
 
 exit codes: 0, each requester is ready; 1, one isn't, or this controller doesn't lead, or doesn't see the
 cluster; 2, no controller answers; 64, wrong usage
@@ -103,7 +104,8 @@ def _through_kubectl(options: argparse.Namespace) -> bytes:
 
 def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
-        return ["this controller doesn't lead: the other replica does, or none yet"]
+        why = status.get("blind") or "the other replica does, or none yet"
+        return [f"this controller doesn't lead: {why}"]
     blind = [f"the controller that leads doesn't see the cluster: {status['blind']}", ""] if status.get("blind") else []
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "AGE", "SAYS"]]
     for it in status["requesters"]:
@@ -115,8 +117,8 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         if not server["instances"]:
             runs.append([*where, "-", f"{server['how']}: {server['why']}".removesuffix(": ")])
         for it in server["instances"]:
-            beside = it["asleep_bytes"] if it["state"] == "asleep" else it["bytes"]
-            held = [*beside.values(), *it["weights"].values()]
+            beside = {"asleep": it["asleep_bytes"], "off": {}}.get(it["state"], it["bytes"])  # of its host as well
+            held = [part[name] for part in (beside, it["weights"]) for name in it["accelerators"] if name in part]
             state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
             holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
@@ -124,15 +126,22 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """For as long as it is watched."""
+    """For as long as it is watched, also while no controller answers any more."""
+    status = _look(options)
     while True:
-        status = _look(options)
         for line in [json.dumps(status)] if options.json else lines(status, datetime.now(UTC).timestamp()):
             say(line)
         if not options.watch:
             ready = all(it["phase"] in ("ready", "leaving") for it in status["requesters"])
             return 0 if status["leads"] and ready and not status.get("blind") else NOT_READY
         time.sleep(options.every_s)
+        while True:
+            try:
+                status = _look(options)
+                break
+            except NoController as error:
+                print(f"dualctl: {error}", file=sys.stderr)
+                time.sleep(options.every_s)
         if not options.json:
             say("")
 

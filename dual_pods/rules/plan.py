@@ -129,7 +129,7 @@ class Plan:
             phase, sentence = Phase.REFUSED, str(error)
             self._say(requester, "Refused", sentence, warning=True)
         late = requester.created + self.settings.bound_s
-        if phase not in (Phase.READY, Phase.REFUSED):
+        if phase not in (Phase.READY, Phase.REFUSED) and not requester.ready:  # a new one knows nothing yet
             self._look_at(late)
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"

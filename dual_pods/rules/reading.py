@@ -179,7 +179,8 @@ def told(body: bytes) -> Told:
         except ValueError as error:
             raise BadAnswer(f"it isn't understood: {error}") from None
         port, wanted = pool.ports.get(m.name, 0), m.wanted and m.state is State.ASLEEP
-        more = m.why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, port, m.weights_name, wanted
+        why = "" if m.why == m.state.value else m.why
+        more = why, m.bytes, m.asleep_bytes, m.weights, m.parked, used, port, m.weights_name, wanted
         instances[m.name] = Instance(m.name, m.state, frozenset(m.devices), *more)
     memory = {
         d.uuid: Memory(d.total, d.free, d.leased) for d in pool.devices if d.total is not None and d.free is not None

@@ -63,9 +63,9 @@ class Controller:
 
     @property
     def blind(self) -> str:
-        """Why one that leads doesn't see the cluster; else empty."""
+        """Why it doesn't see the cluster, or the Lease before it leads; else empty."""
         if self.work is None:
-            return ""
+            return self.lease.trouble
         unseen = "" if self.work.machine.listed else "it hasn't seen the cluster yet"
         return "; ".join(self.kube.troubles.values()) or unseen
 

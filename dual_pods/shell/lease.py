@@ -20,6 +20,8 @@ class Lease:
         self._written: dict[str, Any] | None = None
         """What it says, as far as this one knows that: while it leads, a renewal is a write alone."""
         self._renewing = asyncio.Lock()
+        self.trouble = ""
+        """Why nothing was heard of it, at the last attempt to lead."""
 
     @property
     def token(self) -> int:
@@ -37,10 +39,12 @@ class Lease:
         """Returns when this one leads."""
         while True:
             try:
-                if await self._try():
+                leads, self.trouble = await self._try(), ""
+                if leads:
                     self._log.info("leads", token=self.token)
                     return
             except (Refused, Unanswered) as error:
+                self.trouble = f"the Lease {self._name} can't be had: {error}"
                 self._log.warning("lease", why=str(error))
             await asyncio.sleep(max(self._duration_s / 8, 0.01))
 

@@ -35,7 +35,7 @@ class Pages:
         }
 
     def _ready(self) -> Page:
-        """The one that waits to lead is ready; so is one that leads, while it sees the cluster."""
+        """The one that waits to lead is ready while it sees the Lease; one that leads, while it sees the cluster."""
         blind = self._controller.blind
         return text(blind or "ready", 503 if blind else 200)
 
@@ -48,6 +48,8 @@ class Pages:
             self._ready_s.labels(by).observe(seconds)
         yield from self._ready_s.collect()
         yield GaugeMetricFamily("dual_pods_leader", "1 while this controller leads", value=float(work is not None))
+        blind = float(bool(controller.blind))
+        yield GaugeMetricFamily("dual_pods_blind", "1 while it doesn't see the cluster: /ready says why", value=blind)
         requests = float(controller.kube.requests)
         yield CounterMetricFamily("dual_pods_api_requests_total", "Requests to the API server", value=requests)
         waits = GaugeMetricFamily("dual_pods_requesters", "Requesters, by how far they are", labels=["phase"])

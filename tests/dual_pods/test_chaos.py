@@ -334,12 +334,30 @@ def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(
     it.request("a")
     missing = f'cannot {verb} resource "pods"'
     until(lambda: missing in " ".join(_status(port)), "the status says it")
+    if verb == "watch":
+        assert {"dual_pods_leader 1.0", "dual_pods_blind 1.0"} <= {*_get(port, "/metrics").splitlines()}
     if an_event:
         until(lambda: missing in it.says("a"), "so does the requester's status")
         it.until_event("a", missing)
     it.server.ask("PUT", path, {**role, "metadata": {"name": "dual-pods"}})
     it.until_ready("a")
     until(lambda: "cannot" not in " ".join(_status(port)), "nothing is missing any more")
+    assert "dual_pods_blind 0.0" in _get(port, "/metrics").splitlines()
+
+
+def test_a_controller_that_can_t_have_the_lease_says_why_and_isn_t_ready(it: Cluster) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dual-pods"
+    role = it.server.ask("GET", path)
+    fewer = [rule for rule in role["rules"] if "leases" not in rule["resources"]]
+    it.server.ask("PUT", path, {**role, "rules": fewer, "metadata": {"name": "dual-pods"}})
+    port = _free_port()
+    it.controller("--listen", f"127.0.0.1:{port}")
+    missing = 'cannot get resource "leases"'
+    until(lambda: missing in " ".join(_status(port)), "the status says it")
+    assert missing in _get(port, "/ready"), "so a rollout isn't done"
+    it.server.ask("PUT", path, {**role, "metadata": {"name": "dual-pods"}})
+    until(lambda: _get(port, "/ready") == "ready\n", "it leads")
+    assert _status(port) == [""]
 
 
 def _status(port: int) -> list[str]:

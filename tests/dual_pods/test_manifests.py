@@ -30,7 +30,8 @@ def _of(kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_linter_has_nothing_to_say() -> None:
-    assert lint.main(["--have", "Secret/dual-pods-keys", str(MANIFESTS), str(ROOT / "examples")]) == 0
+    scraping = MANIFESTS / "monitoring" / "scraping.yaml"
+    assert lint.main(["--have", "Secret/dual-pods-keys", *map(str, (MANIFESTS, scraping, ROOT / "examples"))]) == 0
 
 
 def test_the_rights_are_these_and_no_more() -> None:
@@ -69,7 +70,7 @@ def test_the_example_asks_for_what_a_pool_takes() -> None:
     assert requester.parser({}).parse_args(pod["spec"]["containers"][0]["command"][1:]).relay_port == [8000]
     more = {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     seen = reading.requester({**pod, "metadata": {**pod["metadata"], **more}}, building.ask)
-    assert seen.ask is not None and not seen.wrong
+    assert seen.ask is not None and not seen.wrong and not seen.ask.unused
     entry = building.launch(seen.ask, "i1", ["GPU-0"])
     assert entry["arguments"][0] == "Qwen/Qwen3-0.6B" and entry["standby"] and entry["memory"] == {"GPU-0": 4 << 30}
 
@@ -95,6 +96,13 @@ def test_the_policies_know_the_same_words() -> None:
 def test_each_alert_says_what_is_so_and_what_to_do_and_is_on_the_page(rule: dict[str, Any]) -> None:
     assert rule["annotations"]["summary"] and rule["annotations"]["runbook"]
     assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in _page()
+
+
+def test_what_the_operator_is_given_is_on_the_page_and_no_folder_with_what_it_refuses() -> None:
+    """`kubectl apply -f FOLDER` takes each .json, too."""
+    files = sorted((MANIFESTS / "monitoring").glob("*.yaml"), reverse=True)
+    assert f"kubectl apply {' '.join(f'-f {file.relative_to(ROOT)}' for file in files)}\n" in _page()
+    assert not re.search(r"apply -f \S+/monitoring/?\s", _page())
 
 
 def test_what_is_asked_for_is_served_and_on_the_page() -> None:

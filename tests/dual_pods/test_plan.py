@@ -106,6 +106,7 @@ def test_one_that_is_late_is_a_warning_and_one_that_is_ready_never_is() -> None:
     plan = _plan(REQUESTER, now=600.0, node=None)
     assert _says(plan) == [("Late", "it isn't Ready after 600 s: node n isn't there", True)]
     assert _plan(REQUESTER, now=599.0, node=None).look_at == 600.0
+    assert not _says(_plan(replace(REQUESTER, ready=True), now=600.0, node=None)), "it serves; this controller is new"
     ready = _plan(REQUESTER, BOUND, told=[_it(state=State.AWAKE, port=9)])
     [relay] = _of(ready, Relay)
     ready = _plan(REQUESTER, BOUND, told=[_it(state=State.AWAKE, port=9)], relayed={"r": (relay.target, 0)}, now=600.0)

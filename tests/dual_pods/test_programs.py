@@ -1,16 +1,20 @@
 """The programs' doors: flags, files and environments that are wrong get a sentence, and an exit code that says it."""
 
 import http.server
+import inspect
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dual_pods.cli import controller, dualctl, requester
-from dual_pods.shell import devices
+from dual_pods.rules.facts import Instance
+from dual_pods.shell import devices, pages
 from sidecar.terminal.cannot_start import CannotStart
 
 Main = Callable[[list[str]], int]
@@ -86,7 +90,8 @@ def test_status_says_what_each_waits_for(
     asks = {"name": "a", "node": "", "phase": "starting", "says": "no node was found for it: 0/3", "accelerators": [],
             "instance": "", "server": "", "created": 0.0}  # fmt: skip
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
-              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30}, "weights": {}}  # fmt: skip
+              "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30, "host": 40 << 30},
+              "weights": {"GPU-0": 512 << 20}}  # fmt: skip
     servers = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
@@ -95,10 +100,23 @@ def test_status_says_what_each_waits_for(
     assert dualctl.main(["status", "--controller", url]) == 1
     shown = capsys.readouterr().out
     assert "no node was found for it: 0/3" in shown and "starting: ErrImagePull" in shown
-    assert [line.split()[-2:] for line in shown.splitlines() if "i1" in line] == [["GiB", "-"]]
+    assert [line.split()[-3:] for line in shown.splitlines() if "i1" in line] == [["1.5", "GiB", "-"]]
+    sleeps |= {"state": "off"}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    assert [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "i1" in line] == [["512", "MiB", "-"]]
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
-    assert "doesn't lead" in capsys.readouterr().out
+    assert "doesn't lead: the other replica does" in capsys.readouterr().out
+    said |= {"blind": "the Lease can't be had"}
+    assert dualctl.main(["status", "--controller", url]) == 1
+    assert "doesn't lead: the Lease can't be had" in capsys.readouterr().out
+
+
+def test_each_field_of_json_is_explained() -> None:
+    """`servers` and `requesters` have those of `dual_pods/shell/pages.py`."""
+    words = set(re.findall(r"\w+", dualctl.EXAMPLES))
+    shown = set(re.findall(r'"(\w+)": ', inspect.getsource(pages.state)))
+    assert {*shown, *(field.name for field in fields(Instance))} <= words
 
 
 def test_kubernetes_is_asked_again_until_the_one_that_leads_answers(
@@ -109,6 +127,22 @@ def test_kubernetes_is_asked_again_until_the_one_that_leads_answers(
     monkeypatch.setattr(dualctl, "_through_kubectl", lambda options: json.dumps(said.pop(0)).encode())
     assert dualctl.main(["status"]) == 0 and not said
     assert "doesn't lead" not in capsys.readouterr().out
+
+
+def test_a_watch_goes_on_while_the_controller_is_exchanged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[dict[str, Any]] = [{"leads": True, "token": token, "requesters": [], "servers": []} for token in (1, 2)]
+
+    def look(options: object) -> dict[str, Any]:
+        if len(said) == 1 and not capsys.readouterr().err:
+            raise dualctl.NoController("no controller answers")
+        if not said:
+            raise KeyboardInterrupt
+        return said.pop(0)
+
+    monkeypatch.setattr(dualctl, "_look", look)
+    assert dualctl.main(["status", "--watch", "--json", "--every-s", "0.001"]) == 130 and not said
 
 
 @pytest.mark.parametrize(

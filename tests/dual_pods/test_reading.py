@@ -194,6 +194,8 @@ def test_what_a_pool_says_it_runs() -> None:
     assert told.memory == {"0": Memory(9, 0, 2)}, "what isn't known isn't 0"
     never = reading.told(json.dumps({"models": [{**model, "last_used": None}]}).encode()).instances["i"]
     assert (never.last_used, never.port) == (0.0, 0)
+    plain = reading.told(json.dumps({"models": [{**model, "why": "asleep"}]}).encode()).instances["i"]
+    assert not plain.why, "a state is no reason"
     for state, wanted in (("asleep", True), ("awake", False)):
         said = {"models": [{**model, "state": state, "wanted": True}]}
         assert reading.told(json.dumps(said).encode()).instances["i"].wanted is wanted, "a pool says it of both"
