@@ -400,6 +400,14 @@ def test_weights_that_no_model_has_any_more_are_dropped_once_each_gms_was_heard_
     assert "c" not in pool.machine.learned().names
 
 
+def test_a_name_is_forgotten_once_each_gms_was_heard_to_have_nothing_of_it() -> None:
+    pool = Pool("ab", running=False, began=Pool("abc").machine.learned())
+    pool.launcher(c=e.Child(False))
+    assert "c" in pool.machine.learned().names
+    pool.weights()
+    assert pool.machine.learned().names == ("a", "b")
+
+
 def test_of_one_that_is_none_any_more_nothing_is_known_while_a_gms_that_was_heard_is_away() -> None:
     pool = Pool("ab", running=False, began=Pool("abc").machine.learned())
     pool.launcher(c=e.Child(False))
