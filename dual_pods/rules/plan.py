@@ -351,7 +351,9 @@ class Plan:
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
-        if not server.running or server.uid not in self.place.told:
+        if self.view.is_silent(server):
+            return Phase.LAUNCHING, self.view.silent
+        if not server.running:
             return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet: {server.why}".removesuffix(": ")
         failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again

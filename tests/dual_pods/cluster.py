@@ -237,7 +237,7 @@ class Cluster:
             command = ["-m", "dual_pods.cli.requester", "--host", ip, "--accelerators", gpus, "--relay-port-1=8000"]
         log = (self.directory / f"{name}.log").open("ab")
         keys = {"FAILOVER_ADMIN_KEYS": str(self.directory / "keys")} if self.real_pools else {}
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stderr=log, env=os.environ | keys)
+        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, env=os.environ | keys)
         self.running[uid] = Running(process, ip, name)
         restarts = 0 if known is None else pod["status"]["containerStatuses"][0].get("restartCount", 0) + 1
         self._status(pod, "Running", {"running": {}}, ready=self._is_server(pod), ip=ip, restarts=restarts)

@@ -368,11 +368,17 @@ def test_an_instance_that_isn_t_there_is_launched_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "told"), [(replace(BOUND, running=False, why="ImagePull"), []), (replace(BOUND, why="ImagePull"), None)]
+    ("server", "told", "says"),
+    [
+        (replace(BOUND, running=False, why="ImagePull"), [], "doesn't run yet: ImagePull"),
+        (BOUND, None, "hasn't said yet what it runs"),
+    ],
 )
-def test_a_server_pod_that_says_nothing_yet_is_waited_for(server: Server, told: list[Instance] | None) -> None:
+def test_a_server_pod_that_says_nothing_yet_is_waited_for(
+    server: Server, told: list[Instance] | None, says: str
+) -> None:
     plan = _plan(REQUESTER, server, told=told)
-    assert not _orders(plan) and _waits(plan, Phase.LAUNCHING, "server pod n-dual doesn't run yet: ImagePull")
+    assert not _orders(plan) and _waits(plan, Phase.LAUNCHING, f"server pod n-dual {says}")
 
 
 def test_one_that_failed_as_often_as_it_may_is_launched_again_after_its_pause() -> None:

@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,9 @@ from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
 from sidecar.kernel import peers
 from tests.dual_pods.cluster import Cluster, ask, cluster
+from tests.dual_pods.rehearse import Rehearsal
 from tests.support import tmpfs
+from tests.support.processes import ROOT
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -148,6 +152,33 @@ def _pid_of(path: Path) -> int:
 def _token(lock: Path) -> int:
     with Lock(lock) as observer:
         return next(observer.watch()).token
+
+
+def test_what_is_typed_in_a_rehearsal_happens(it: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    words = Rehearsal(it, "127.0.0.1:0").words
+    words["request"]("a")
+    it.until_ready("a")
+    lock = it.directory / "run-n1" / "lock" / it.instance_of("a")
+    before = _token(lock)
+    words["kill"]("a")
+    until(lambda: _token(lock) > before, "its engine serves anew")
+    words["says"]("a")
+    assert "instance" in capsys.readouterr().out
+    words["kill"]("controller")
+    words["delete"]("a")
+    words["controller"]()
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    words["request"]("b")
+    it.until_ready("b")
+    words["kill"]("pool")
+    until(lambda: not it.is_ready("b"), "what it ran has ended")
+    it.until_ready("b")
+
+
+def test_a_rehearsal_ends_with_its_input() -> None:
+    command = [sys.executable, "-m", "tests.dual_pods.rehearse", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(command, input="kill\nnonsense a\n", capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and "nonsense a: no such command" in done.stdout
 
 
 def _whole(lock: Path) -> HolderState | None:
