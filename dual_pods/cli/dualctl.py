@@ -113,13 +113,14 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
         asks.append([it["name"], it["node"] or "-", has, it["phase"], length(now - it["created"]), it["says"]])
     runs = [["SERVER POD", "NODE", "INSTANCE", "STATE", "ACCELERATORS", "HOLDS", "FOR"]]
     for server in status["servers"]:
-        where = [server["name"], server["node"]]
+        where, how = [server["name"], server["node"]], f"{server['how']}: {server['why']}".removesuffix(": ")
+        its = "" if how == "running" else f"; its pod is {how}"
         if not server["instances"]:
-            runs.append([*where, "-", f"{server['how']}: {server['why']}".removesuffix(": ")])
+            runs.append([*where, "-", how])
         for it in server["instances"]:
             beside = {"asleep": it["asleep_bytes"], "off": {}}.get(it["state"], it["bytes"])  # of its host as well
             held = [part[name] for part in (beside, it["weights"]) for name in it["accelerators"] if name in part]
-            state = f"{it['state']}: {it['why']}" if it["why"] else it["state"]
+            state = (f"{it['state']}: {it['why']}" if it["why"] else it["state"]) + its
             holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
     return [*blind, *table.lines(asks), "", *table.lines(runs)]

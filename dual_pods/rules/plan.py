@@ -164,7 +164,8 @@ class Plan:
             return Phase.WAITING, waits
         seen = self.view.find(instance)
         if seen is not None and (seen.server.leaving or seen.it.state in (State.STOPPING, State.DRAINING)):
-            return Phase.WAITING, f"instance {instance} in server pod {seen.server.name} is {seen.it.state.value}"
+            state = "leaving" if seen.server.leaving else seen.it.state.value
+            return Phase.WAITING, f"instance {instance} in server pod {seen.server.name} is {state}"
         server = seen.server if seen is not None else self.view.pool if swaps else None
         if swaps and server is None:
             return self._create(requester, self._pool_pod())

@@ -140,7 +140,7 @@ def test_an_instance_that_is_about_to_go_is_waited_for(state: State) -> None:
     plan = _plan(REQUESTER, POOL, told=[_it(state=state)])
     assert _waits(plan, Phase.WAITING, f"is {state.value}") and plan.bindings == {"p": {}}
     leaving = _plan(REQUESTER, replace(POOL, leaving=True), told=[_it()])
-    assert _waits(leaving, Phase.WAITING, "is asleep") and leaving.bindings == {"p": {}}
+    assert _waits(leaving, Phase.WAITING, "is leaving") and leaving.bindings == {"p": {}}
 
 
 # -- a promise ---------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_status_says_what_each_waits_for(
     sleeps = {"id": "i1", "state": "asleep", "why": "", "accelerators": ["GPU-0"], "requester": "", "last_used": 0.0,
               "bytes": {"GPU-0": 9 << 30}, "asleep_bytes": {"GPU-0": 1 << 30, "host": 40 << 30},
               "weights": {"GPU-0": 512 << 20}}  # fmt: skip
-    servers = [
+    servers: list[dict[str, Any]] = [
         {"name": "n1-dual", "node": "n1", "how": "running", "why": "", "instances": [sleeps]},
         {"name": "n2-dual", "node": "n2", "how": "starting", "why": "ErrImagePull", "instances": []},
     ]
@@ -102,8 +102,10 @@ def test_status_says_what_each_waits_for(
     assert "no node was found for it: 0/3" in shown and "starting: ErrImagePull" in shown
     assert [line.split()[-3:] for line in shown.splitlines() if "i1" in line] == [["1.5", "GiB", "-"]]
     sleeps |= {"state": "off"}
+    servers[0] |= {"how": "leaving", "why": "node n1 isn't there"}
     assert dualctl.main(["status", "--controller", url]) == 1
-    assert [line.split()[-3:] for line in capsys.readouterr().out.splitlines() if "i1" in line] == [["512", "MiB", "-"]]
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "i1" in line]
+    assert line.split()[-3:] == ["512", "MiB", "-"] and "off; its pod is leaving: node n1 isn't there" in line
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
     assert "doesn't lead: the other replica does" in capsys.readouterr().out
