@@ -8,9 +8,11 @@ from pathlib import Path
 from engine_shim.cli.pair_process import PairError
 
 PACKAGE = "gpu_failover_k8s"
+FOLDERS = ("dra", "dual_pods", "chart")
 WRITTEN = """\
 {0}/dra             a file for each kind of pair, for kubectl apply -f; monitoring.yaml needs the Prometheus operator
-{0}/chart           the chart they are made of, for helm template or helm install
+{0}/dual_pods       the controller of dual pods, its rights and policies; monitoring/ needs the operator, too
+{0}/chart           the chart that dra is made of, for helm template or helm install
 {0}/alerts.yaml     the alerts alone, for rule_files of a Prometheus without the operator
 {0}/dashboard.json  the dashboard alone, for Grafana's import"""
 
@@ -33,9 +35,9 @@ def write(target: Path) -> str:
     place = source()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        if taken := [name for name in ("dra", "chart", "alerts.yaml", "dashboard.json") if (target / name).exists()]:
+        if taken := [name for name in (*FOLDERS, "alerts.yaml", "dashboard.json") if (target / name).exists()]:
             raise PairError(f"{target / taken[0]} exists already, and may have been edited: name another directory")
-        for folder in ("dra", "chart"):
+        for folder in FOLDERS:
             for file in sorted((place / folder).rglob("*")):
                 if file.is_file() and file.name != "rendered.sha256":
                     _write(target / file.relative_to(place), file.read_bytes())

@@ -115,7 +115,7 @@ def test_a_wheel_alone_says_what_it_lacks_and_with_that_starts_a_pair(
 def _writes_what_is_for_kubernetes(ask: Ask, target: Path) -> None:
     done = ask("failover", "k8s", "manifests", str(target))
     assert done.returncode == 0 and f"{target}/alerts.yaml" in done.stdout, done
-    listed = ("git", "ls-files", "chart", "dra", ":!dra/rendered.sha256")
+    listed = ("git", "ls-files", "chart", "dra", "dual_pods", ":!dra/rendered.sha256")
     named = subprocess.run(listed, cwd=ROOT / "k8s", capture_output=True, text=True, check=True).stdout.split()
     written = {str(file.relative_to(target)): file.read_bytes() for file in target.rglob("*") if file.is_file()}
     assert written.pop("alerts.yaml") == b"groups:\n" + (ROOT / "k8s/chart/files/alerts.yaml").read_bytes()
