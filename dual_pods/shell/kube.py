@@ -45,7 +45,9 @@ def _refused(status: int, body: bytes) -> Refused:
     try:
         said = reading.decoded(body, Object)
     except reading.BadAnswer:
-        said = {"message": body[:300].decode("utf-8", "replace").strip()}
+        said = {}
+        if words := " ".join(body[:300].decode("utf-8", "replace").split()):  # what is between may say a page
+            said = {"message": f"the API server says {status}: {words}"}
     return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
 
 

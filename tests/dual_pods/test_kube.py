@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 
 from dual_pods.shell import kube
-from dual_pods.shell.kube import Kube
+from dual_pods.shell.kube import Kube, Refused
 from sidecar.http.http_client import Answer, HttpClient, Unanswered
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
@@ -110,6 +110,16 @@ def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytes
     assert asyncio.run(it.ask("DELETE", "/x"))["status"] == "Success"
     with pytest.raises(Unanswered, match="no object"):
         asyncio.run(it.ask("PATCH", "/x", {}))
+
+
+def test_a_page_of_what_is_between_is_one_line_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answers(*_: object, **__: object) -> Answer:
+        return Answer(502, {}, b"<html>\n  <p>Bad Gateway\n")
+
+    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    monkeypatch.setattr(HttpClient, "ask", answers)
+    with pytest.raises(Refused, match=r"^the API server says 502: <html> <p>Bad Gateway$"):
+        asyncio.run(it.ask("GET", "/x"))
 
 
 @pytest.mark.parametrize("ahead_s", [-3600, 0, 3600])
