@@ -158,6 +158,11 @@ class Plan:
         if other:
             name = place.requesters[other].name
             return Phase.WAITING, f"{name} is served on {', '.join(accelerators)}, which were given to both"
+        taken = {name for seen in self.view.instances if not seen.it.at_rest for name in seen.it.accelerators}
+        taken |= set() if swaps else self.promised.keys()  # a pool knows one name of each
+        if len({name[0].isdigit() for name in (*taken, *accelerators)}) > 1:
+            some = "some accelerators are called by number here and some aren't, so"
+            return Phase.WAITING, f"{some} {', '.join(accelerators)} and {', '.join(sorted(taken))} may be the same"
         instance = self.view.wished(requester.uid)
         self.promised |= dict.fromkeys(accelerators, requester.uid)
         if waits := self._who_is_hot(accelerators, instance):

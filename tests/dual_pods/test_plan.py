@@ -135,6 +135,15 @@ def test_who_holds_an_accelerator_is_named_with_the_reason(why: str, shown: str)
     assert _waits(plan, Phase.WAITING, f"instance i in server pod n-dual is {shown}")
 
 
+@pytest.mark.parametrize(("state", "waits"), [(State.AWAKE, True), (State.ASLEEP, False)])
+def test_one_that_is_called_otherwise_is_waited_for_as_it_may_be_the_same(state: State, waits: bool) -> None:
+    other = replace(SINGLE, uid="o", name="other", instance="i", accelerators=frozenset({"GPU-1"}))
+    told = [Instance("i", state, other.accelerators)]
+    plan = _plan(REQUESTER, other, told=told, memory=None, mode=Mode.SLEEP)
+    assert _waits(plan, Phase.WAITING, "so 0 and GPU-1 may be the same") is waits
+    assert bool(_of(plan, Create)) is not waits
+
+
 @pytest.mark.parametrize("state", [State.STOPPING, State.DRAINING])
 def test_an_instance_that_is_about_to_go_is_waited_for(state: State) -> None:
     plan = _plan(REQUESTER, POOL, told=[_it(state=state)])

@@ -659,3 +659,16 @@ def test_what_fails_for_ever_is_tried_ever_less_often() -> None:
     it.request("a", "n", ("n-0",), "qwen")
     it.run(600)
     assert 5 < it.machine.counts["launches"] < 20
+
+
+@pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
+def test_one_accelerator_may_have_a_number_and_a_name_so_only_those_of_one_kind_are_in_use(mode: Mode) -> None:
+    it = world(mode)
+    it.here[""] = it.here["n"]  # where 0 is
+    first = it.request("a", "n", ("n-0",), "qwen")
+    second = it.request("b", "n", ("0",), "qwen")
+    it.run(60)
+    assert it.ready(first) and "may be the same" in it.machine.waits[second][1]
+    it.leave(first)
+    it.run(120)
+    assert it.ready(second)
