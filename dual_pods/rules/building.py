@@ -190,10 +190,13 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
         entry["weights"] = named
     if ask.needs:
         entry["memory"] = ask.needs if isinstance(ask.needs, Mapping) else dict.fromkeys(devices, ask.needs)
+    entry.pop("aliases", None)  # by its own port it answers to any name, and no other one may have them
     try:
-        msgspec.convert(entry, Entry)
+        its = msgspec.convert(entry, Entry)
     except (msgspec.ValidationError, BadValue) as error:
         raise BadPatch(f"a pool can't run it: {error}") from None
+    if not its.runs:
+        raise BadPatch(f"{names.MODEL}: with a ladder, or where it is remote, no engine of its node would run it")
     return {**entry, "id": instance}
 
 

@@ -532,6 +532,16 @@ def test_an_entry_that_no_pool_takes_is_refused() -> None:
         building.launch(building.ask(_pod(patch=patch)), "i1", ["0"])
 
 
+@pytest.mark.parametrize("model", ["remote: {url: 'http://elsewhere/v1'}", "ladder: [a]"])
+def test_so_is_one_that_its_pool_would_take_and_never_show(model: str) -> None:
+    with pytest.raises(BadPatch, match="no engine of its node would run it"):
+        building.launch(building.ask(_pod(model=model)), "i1", ["0"])
+
+
+def test_a_model_s_other_names_are_no_pool_s_which_may_have_a_second_instance_of_it() -> None:
+    assert "aliases" not in building.launch(building.ask(_pod(model="aliases: [qwen]")), "i1", ["0"])
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'["a", 1]', b'["a,b"]', b'["' + b"x" * 200 + b'"]', b"\xff"])
 def test_a_requester_that_says_no_accelerators_is_asked_again(body: bytes) -> None:
     with pytest.raises(reading.BadAnswer):
