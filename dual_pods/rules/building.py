@@ -81,7 +81,9 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         wish=names.digest([spec, entry]),
         pod={"metadata": meta, "spec": spec},
         entry=entry,
-        references=tuple(str(v["name"]) for v in container.get("env") or () if "valueFrom" in v),
+        references=tuple(
+            str(v["name"]) for v in container.get("env") or () if "valueFrom" in v or f"$({v['name']})" in str(entry)
+        ),
         unused=_unused(patch.get("spec") or {}),
         needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
     )
@@ -184,7 +186,8 @@ def launch(ask: Ask, instance: str, accelerators: Iterable[str]) -> Object:
     """
     devices = sorted(accelerators)
     if ask.references:
-        raise BadPatch(f"a pool can't look up {', '.join(ask.references)}: give each variable its value")
+        why = "give each variable its value, and write that instead of $(VARIABLE)"
+        raise BadPatch(f"a pool can't look up {', '.join(ask.references)}: {why}")
     entry = {**ask.entry, "name": instance, "devices": devices, "pin": True, "own_port": True}
     if named := weights_name(ask, devices):
         entry["weights"] = named

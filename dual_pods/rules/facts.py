@@ -33,7 +33,7 @@ class Ask:
     entry: Mapping[str, Any]
     """As models.yaml says it, without devices."""
     references: tuple[str, ...] = ()
-    """Variables whose values Kubernetes looks up."""
+    """Variables whose values Kubernetes looks up, or puts where `$(NAME)` stands."""
     unused: tuple[str, ...] = ()
     """Fields of its server patch that mean nothing to a pool."""
     needs: Mapping[str, int] | int = 0

@@ -528,8 +528,9 @@ def test_an_entry_that_no_pool_takes_is_refused() -> None:
     with pytest.raises(BadPatch, match="a pool can't run it"):
         building.launch(building.ask(_pod(model="priority: high")), "i1", ["0"])
     patch = PATCH.replace("      value: /pvcs/shared/vllm", "      valueFrom: {fieldRef: {fieldPath: status.podIP}}")
-    with pytest.raises(BadPatch, match="can't look up VLLM_CACHE_ROOT"):
-        building.launch(building.ask(_pod(patch=patch)), "i1", ["0"])
+    for each in (patch, PATCH.replace("--max-model-len=32768", "--download-dir=$(VLLM_CACHE_ROOT)")):
+        with pytest.raises(BadPatch, match="can't look up VLLM_CACHE_ROOT"):
+            building.launch(building.ask(_pod(patch=each)), "i1", ["0"])
 
 
 @pytest.mark.parametrize("model", ["remote: {url: 'http://elsewhere/v1'}", "ladder: [a]"])
