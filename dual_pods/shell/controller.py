@@ -118,7 +118,7 @@ class Work:
         self.ready_s = ready_s
         self.machine = Machine(options.settings)
         self._group = asyncio.TaskGroup()
-        sleeps = options.settings.mode is Mode.SLEEP
+        sleeps = options.settings.mode is not Mode.DIRECT
         self.servers = Servers(self._group, self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
         self._began = time.time() + kube.ahead_s - time.monotonic()
         self._writes = asyncio.Semaphore(_WRITES)

@@ -209,6 +209,19 @@ def test_an_answer_that_comes_late_ends_no_watch_of_a_server_pod(monkeypatch: py
     assert ended.group_contains(Heard)
 
 
+@pytest.mark.parametrize("mode", [Mode.SWAP, Mode.SLEEP])
+def test_one_in_a_pod_of_its_own_that_sleeps_isn_t_taken_for_awake(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `swap`, too: a controller of the other mode has left it."""
+
+    def heard(*_: Any) -> None:
+        raise Heard
+
+    monkeypatch.setattr(reading, "sleeping", heard)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(lambda port: [_pod(port, {names.SERVER: "single"}, {})], lambda port: Options("ns", Settings(mode)))
+    assert ended.group_contains(Heard)
+
+
 def test_what_is_refused_is_read_once_however_often_its_pod_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A patch of many KiB takes the controller's time, and a pod that starts is told of again and again."""
     read = list[Object]()
