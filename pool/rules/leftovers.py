@@ -28,6 +28,9 @@ class Leftovers:
         self._picture, self._context = picture, context
         self.of: dict[str, Leftover] = {}
 
+    def runs(self, name: str) -> bool:
+        return name in self.of and self.of[name].runs
+
     def seen(self, children: Mapping[str, e.Child] | None) -> None:
         """The launcher says what runs."""
         for name in children or {}:

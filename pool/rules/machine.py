@@ -156,7 +156,8 @@ class Machine:
             if model is None:
                 pinned = self._pins.get(name, rules.entry.pin)
                 learned, region = self._learned.get(name, e.Learned()), self._region(rules.entry.region)
-                model = Model(rules, region, pinned=pinned, learned=learned, since=self.context.now)
+                child = e.Child(running=self._leftovers.runs(name))  # it was taken out, and runs yet
+                model = Model(rules, region, child=child, pinned=pinned, learned=learned, since=self.context.now)
                 model.kept_asleep = name in self._kept_asleep
                 self.models[name] = model
                 region.models.append(model)

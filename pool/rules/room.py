@@ -178,7 +178,7 @@ def _enough(it: Picture, lacking: Mapping[str, int], options: Chosen) -> tuple[C
 def _needed(it: Picture, lacking: Mapping[str, int], chosen: Chosen) -> Chosen:
     """No more of them than needed: a later one may have made one before it needless."""
     for one in chosen[:-1]:
-        rest = [other for other in chosen if other is not one]
+        rest = [other for other in chosen if other != one]
         total = together(_gives(it, *other) for other in rest)
         if all(total.get(device, 0) >= size for device, size in lacking.items()):
             chosen = rest

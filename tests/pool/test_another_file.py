@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pool.entries import Entry, ModelDemand
+from pool.entries import Entry, ModelDemand, State
 from pool.rules import events as e
 from pool.rules.model import runs_as
 from tests.pool.harness import GPU, Pool
@@ -80,6 +80,21 @@ def test_nothing_is_dropped_of_what_no_pool_had_nor_while_gms_is_away_nor_of_one
     assert pool.wishes() == []
     pool.configure("ab")
     assert pool.wishes() == [("end", "c"), ("drop", "c")]
+
+
+def test_one_that_is_back_in_the_file_while_it_ends_is_no_model_without_an_engine() -> None:
+    """Its weights were to be parked while it served."""
+    pool = begun_without("c", runs=True)
+    pool.weights(c=20)
+    pool.sizes["c"] = 20
+    pool.configure("abc")
+    assert pool.state("c") is State.LOADING, "its lock hasn't been heard"
+    pool.sizes["a"] = 90
+    pool.configure("abc")
+    pool.wants("a")
+    assert pool.wishes() == []
+    pool.launcher(c=e.Child(False, ends=1))
+    assert pool.wishes() == [("park", "c")]
 
 
 def test_of_a_device_that_no_gms_serves_nothing_is_awaited_before_weights_are_dropped_elsewhere() -> None:
