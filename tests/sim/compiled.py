@@ -85,8 +85,8 @@ def compile_all() -> None:
 
 def _first(world: str, where: Path) -> str:
     """What the first schedules were made of."""
-    words = ["--world", world, "--seeds", "30", "--jobs", "1"]
-    done = subprocess.run([sys.executable, "-m", "tests.sim", *words], cwd=where, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.sim", "--world", world, "--seeds", "30", "--jobs", "1"]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=True)
     return " s: ".join(done.stdout.split(" s: ")[1:])
 
 
