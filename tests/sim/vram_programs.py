@@ -275,7 +275,8 @@ class Slot:
         client.feed(m.Resize(number=self.number, lease=lease, bytes=less))
         if not less:
             del tree.promised[lease]
-        client.process.after(self.world.rng.random() * 0.3, lambda: self._go_on(client, tree, lease))
+        then = functools.partial(self._go_on, client, tree, lease) if less else lambda: self._wish(client, tree)
+        client.process.after(self.world.rng.random() * 0.3, then)
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

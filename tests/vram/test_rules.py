@@ -1093,6 +1093,19 @@ def test_one_that_waits_in_vain_keeps_no_more_urgent_one_waiting(world: World) -
     assert urgent.has == 10 and small.has == 0 and "may ask no lease" in world.status.waiters[0].waits_for
 
 
+def test_none_that_waits_in_vain_keeps_one_waiting_that_has_found_what_it_waits_for(world: World) -> None:
+    world.holder("h", 10, evictable=False)
+    world.used["engine"] = 60
+    world.advance(2)
+    assert world.device().foreign == 60
+    large, gms = world.tree("large"), world.tree("gms")
+    large.reserve(50)
+    world.advance(200)
+    assert "may ask no lease" in world.status.waiters[0].waits_for
+    gms.reserve(70, "gms/gpu/a", outlives=True, found={GPU: 70})
+    assert gms.has == 70 and large.has == 0
+
+
 def test_a_waiter_of_another_device_waits_for_no_one(world: World) -> None:
     world.totals["second"] = 50
     world.holder("h", 100, evictable=False)

@@ -84,7 +84,7 @@ class Queue(Part):
 
     def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:
         """Estates of heirs that want more than there is, and that wait behind this one or may not keep it waiting."""
-        passed = [w for w in in_vain if w.priority > waiter.priority or self._has(waiter) is not None]
+        passed = [w for w in in_vain if w.priority > waiter.priority or self._has_some(waiter)]
         found = dict[int, Lease]()
         for heir in (*behind, *passed):
             estate, lacks = self.heirs.estate(heir.name, heir.tree), self.lacks(heir)
@@ -96,6 +96,10 @@ class Queue(Part):
 
     def _has(self, waiter: Waiter) -> Lease | None:
         return waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
+
+    def _has_some(self, waiter: Waiter) -> bool:
+        """Or has found some in use."""
+        return self._has(waiter) is not None or bool(waiter.found)
 
     def _held_by_another(self, waiter: Waiter) -> str:
         """One holder of a name at a time."""
@@ -111,7 +115,7 @@ class Queue(Part):
         ahead: Counter[str] = Counter()
         in_vain: dict[int, Counter[str]] = {}
         """By priority: what those before lack that can't be had by asking. They keep no more urgent one waiting, and
-        none that has or inherits a lease and wants more.
+        none that has something already: that may be what they wait for.
         """
         hopeless: set[tuple[int, str]] = set()
         """One of this priority was found to lack more of this device than there is for the asking."""
@@ -130,8 +134,8 @@ class Queue(Part):
                 self._say(plan, waiter, "it is not known yet what there is of each device")
                 self.memory.plan(plan, self._pace(plan, waiter))
                 continue
-            lacks, has = self.lacks(waiter), self._has(waiter)  # those before it may wait for what it has
-            vain = [all for p, all in in_vain.items() if p <= waiter.priority and has is None]
+            lacks, has_some = self.lacks(waiter), self._has_some(waiter)
+            vain = [all for p, all in in_vain.items() if p <= waiter.priority and not has_some]
             before = {device: ahead[device] + sum(all[device] for all in vain) for device in lacks}
             still = Counter[str]()
             for _, part in self.still_has(waiter):
@@ -143,7 +147,7 @@ class Queue(Part):
             if short and not minus(short, self.devices.foreign):
                 self.memory.plan(plan, self._pace(plan, waiter))  # a driver may keep what a dead tree had
             lacking = minus(short, coming)
-            vainly = {device for device in lacking if has is None and (waiter.priority, device) in hopeless}
+            vainly = {device for device in lacking if not has_some and (waiter.priority, device) in hopeless}
             if lacking and not vainly:
                 estates = partial(self._for_others, waiter, line[place + 1 :], vain_waiters)
                 vainly, chosen = self.asking.plan_room(plan, waiter, lacking, estates)
