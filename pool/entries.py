@@ -239,6 +239,8 @@ class ModelOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Its newest grant's, as far as the pool has seen."""
     leaving: bool = False
     """It was taken out of models.yaml: what is there is finished, and no new request is taken."""
+    loaded: str = ""
+    """By what the weights of its engines, or of its last ones, are told from others'; empty: not known."""
 
 
 # -- for people ----------------------------------------------------------------------------------------------------

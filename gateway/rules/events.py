@@ -158,6 +158,8 @@ class Outlook(Event, frozen=True):
     """Why it can't be awake for now: no new request waits for it."""
     gone: bool = False
     """For good: nothing that was interrupted does either."""
+    loaded: str = ""
+    """By what its weights are told from others'; empty: as they were."""
 
 
 class LockAway(Event, frozen=True):

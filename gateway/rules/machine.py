@@ -44,6 +44,8 @@ class Machine:
         self.max_len: int | None = None
         self.outlook = ""
         """What a request that waits is told, where a pool says so."""
+        self.loaded = ""
+        """By what the weights of the model's engine are told from others', where a pool says so."""
         self.parses: set[str] = set()
         """Models whose chats are known to go through a parser of their engine's."""
         self.deadline = self._look_at = math.inf
@@ -77,7 +79,7 @@ class Machine:
             elif kind is e.Tick:
                 queue += [*self._mind_time(now), *self.admission.handle(said, now)]
             elif kind is e.Outlook:
-                self.outlook = said.says
+                self.outlook, self.loaded = said.says, said.loaded or self.loaded
                 queue += self.admission.handle(said, now)
             elif kind is e.Models:
                 self.models, self.max_len = said.names, said.max_len
@@ -103,7 +105,7 @@ class Machine:
         request = self.requests.get(event.request)
         if request is None:
             return [e.Free(event.request)] if type(event) is e.Admit else []
-        request.max_len = self.max_len
+        request.max_len, request.loaded = self.max_len, self.loaded
         try:
             return request.handle(event, now)
         except Exception as error:  # whatever it is: a mistake in here costs this request, and no other

@@ -15,7 +15,9 @@ The client has the bytes that were passed on, and nothing takes them back. Every
 6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
 7. An error, of the door's or an engine's, isn't told to a client that has nothing of an answer while another model of
    its ladder may answer: that one is asked. What may change something isn't asked twice.
-8. A stream that waits for its model's turn is told what it waits for, in comments. The head is then out, and an error
+8. Nothing of another model's is put behind the beginning of an answer, whatever its name: where the pool says that the
+   weights are others since, an answer that has begun ends with an error.
+9. A stream that waits for its model's turn is told what it waits for, in comments. The head is then out, and an error
    is an event.
 
 Its parts: `legs.py` has the table of phases, and the exchanges with the engine; `clients_part.py`, `continuing.py` and
@@ -50,8 +52,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Request:
     __slots__ = (
-        "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out",
-        "_proven", "_restarts", "_untold", "account", "kind", "max_len", "number", "phase", "recoveries",
+        "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_of", "_out",
+        "_proven", "_restarts", "_untold", "account", "kind", "loaded", "max_len", "number", "phase", "recoveries",
         "silent", "token", "url",
     )  # fmt: skip
 
@@ -70,6 +72,8 @@ class Request:
         """It was said that nothing comes."""
         self.max_len: int | None = None
         """The model's bound on prompt and answer together."""
+        self.loaded = self._of = ""
+        """By what its model's weights are told from others', now and when its answer began; empty: not known."""
         self._bounds = bounds
         self._legs = Legs(number, kind)
         self._delivery = Delivery(number, now, greeted)
@@ -164,8 +168,11 @@ class Request:
         recovery = self._recovery() if self._delivery.opened else None
         if recovery is None:
             self._move(Phase.ASKED)
-            self.account = self._mode = None
+            self.account, self._mode, self._of = None, None, self.loaded
             self._out.append(self._legs.ask_all(self.token, self.url))
+            return
+        if self._of and self._of != self.loaded:
+            self._end_badly("its model has other weights since the answer began")
             return
         self.recoveries.append(recovery)
         if recovery is Recovery.CONTINUED:

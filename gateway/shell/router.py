@@ -152,7 +152,8 @@ class Router:
             self._parts.pairs.append(pair)
             pair.on_changed = self._changed
             pair.start()
-        self._tell(model, routing.told(entry, seen, away=self.away_since is not None))
+        told = routing.told(entry, seen, away=self.away_since is not None)
+        self._tell(model, msgspec.structs.replace(told, loaded=seen.loaded))
         return model
 
     def _tell(self, model: Model, told: e.Outlook) -> None:

@@ -49,6 +49,7 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
             run_dir=run_dirs.get(name, ""),
             token=model.view.token if model.view is not None else 0,
             leaving=model.leaving,
+            loaded=model.child.runs_as.partition(".")[0],
         )
     return found
 

@@ -183,6 +183,25 @@ def test_of_a_model_that_is_gone_what_was_interrupted_ends_too_with_an_error() -
     assert new.status == 503 and old.ended == "cut" and b"it is not here any more" in old.body
 
 
+def test_no_answer_goes_on_with_another_models_weights_and_one_that_has_not_begun_is_all_of_theirs() -> None:
+    it = world()
+    it.feed(e.Outlook("", loaded="old"))
+    begun = it.arrive(COMPLETION, BODY)
+    step(it, begun, 4)
+    it.rest()
+    waits = it.arrive(COMPLETION, BODY)
+    it.feed(e.Outlook("", loaded="old"))
+    it.feed(e.Outlook("it ends"))
+    it.grant()
+    step(it, begun, 2)  # they are as they were
+    it.rest()
+    it.feed(e.Outlook("loading", loaded="new"))
+    it.grant()
+    it.run()
+    assert answered(waits) and leases(it) == 0
+    assert begun.ended == "cut" and b"its model has other weights since the answer began" in begun.body
+
+
 def test_the_most_urgent_goes_first_and_among_equals_the_first_and_before_all_what_was_interrupted() -> None:
     it = world()
     old = it.arrive(COMPLETION, BODY)

@@ -331,6 +331,33 @@ def test_a_model_that_is_taken_out_of_the_file_answers_what_it_has(house: House)
     asyncio.run(story())
 
 
+def test_an_answer_that_has_begun_is_never_ended_by_another_model_that_has_its_name_since(house: House) -> None:
+    many = {name: {"arguments": ["--seed", str(n), *KV, "--tokens-per-s", "60"]} for n, name in enumerate("ab")}
+    host = Host(house, many, capacity="160MiB", drain_s=0.1).ready()
+    asked = [host.stream(name, "Once", 200, ignore_eos=True) for name in "ab"]
+    old, new = ([choice["text"] for choice in choices(one)] for one in known(host, asked))
+
+    async def story() -> None:
+        running = asyncio.create_task(all_of(host.port, asked, None, [0]))
+        while not host.shown_of("a").streaming:
+            await asyncio.sleep(0.01)
+        host.models["a"] = host.models["b"]
+        host.write()
+        os.kill(host.up.pid, signal.SIGHUP)
+        (cut,) = await running
+        said = [choice["text"] for choice in choices(cut)]
+        assert said == old[: len(said)] != old and b"its model has other weights since the answer began" in cut.raw
+        (whole,) = await all_of(host.port, asked, None, [0])
+        assert [choice["text"] for choice in choices(whole)] == new
+
+    asyncio.run(story())
+
+
+def choices(stream: Stream) -> list[dict[str, Any]]:
+    """Of all its events; an error's has none."""
+    return [one for said in stream.alike.get(0, []) for one in said["choices"]]
+
+
 def test_of_a_model_that_could_not_run_and_was_taken_out_nothing_stays(house: House) -> None:
     many = models("ab")
     many["b"]["arguments"] = ["--no-such-flag"]
