@@ -44,6 +44,8 @@ class Wish(msgspec.Struct, frozen=True):
     """The others' parts, where it is a form; what is between them is the first of these."""
     model_at: int = 0
     """Which part has the model."""
+    unread: str = ""
+    """Why the body can't be read."""
 
 
 _NAMES = frozenset(Fields.__struct_fields__)
@@ -59,8 +61,8 @@ def wish_of(body: bytes, content_type: bytes) -> Wish:
         return _of_form(body, b"--" + form[1])
     try:
         fields = read_fields(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Wish(body)  # it is no request that an engine takes
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Wish(body, unread=str(error) if body else "")  # it is no request that an engine takes
     if len(fields) > MOST_PARTS:
         raise Refusal(400, f"a body may have {MOST_PARTS} fields")
     own = {name: fields.pop(name) for name in _NAMES & fields.keys()}

@@ -210,6 +210,8 @@ class Router:
             candidates = self._only(of)
         elif asks and not wish.model:
             candidates = self.catalogue.awake(self.outlook)
+        elif wish.unread:
+            raise errors.Refusal(400, f"the body can't be read, so that it names no model: {wish.unread}")
         else:
             candidates = self.catalogue.candidates(wish.model, calls_itself)
         patience_ms = wishes.patience_ms(wish, request.header(b"x-stainless-read-timeout"))

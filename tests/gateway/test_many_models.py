@@ -151,6 +151,8 @@ def test_a_requests_model_chooses_by_its_names_and_its_clients_profile(many: Man
     assert status == 404 and "is chat meant?" in said["error"]["message"]
     assert many.ask()[0] == 400
     assert many.ask(model="chat", x_priority="high")[0] == 400
+    status, _, said = many.ask(model="chat", top_p=float("nan"))
+    assert status == 400 and "the body can't be read" in said["error"]["message"]
 
 
 def test_a_ladder_that_is_kept_in_order_waits_for_its_first_and_another_takes_the_one_that_is_awake(many: Many) -> None:
