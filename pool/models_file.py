@@ -40,8 +40,8 @@ from sidecar.terminal.settings import BadValue, host_port, size_bytes
 
 MOST_BYTES, MOST_NODES = 1 << 20, 100_000
 NAMED = "--served-model-name"
-PARTS = ("lock", "ledger", "gms", "pool", "door", "up")
-"""What the programs of `failover models up` are called, among which its models are."""
+PARTS = ("lock", "ledger", "gms", "pool", "door", "up", "server.lock")
+"""What the programs of `failover models up` are called, among which its models are, and a file beside their locks."""
 KNOWN_ENGINES = ("vllm", "reference", "command")
 _OF_WEIGHTS = ("engine", "devices")
 GGUF, SAFETENSORS = 1.1, 1.3

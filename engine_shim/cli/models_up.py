@@ -147,8 +147,12 @@ class ModelsUp(Tree):
             return
         if model is None and not self.told:
             options, place = self.options, self.options.run_dir_of(name)
-            make_private_directory(place)
-            UpFacts(options.address, ()).write(place)  # which door its clients come to
+            try:
+                make_private_directory(place)
+                UpFacts(options.address, ()).write(place)  # which door its clients come to
+            except OSError as error:
+                self._note_end(name, message.runs_as, f"its directory {place} can't be used: {error.strerror}")
+                return
             model = Launched(message.runs_as, engines(options, message.entry, message.devices))
             self._models[name] = model
             self.supervisor.children += model.shims
@@ -186,17 +190,19 @@ class ModelsUp(Tree):
 
     def _has_ended(self, name: str, model: Launched) -> None:
         del self._models[name]
-        last = self._ended.setdefault(name, Ended())
-        last.ends += 1
-        last.runs_as = model.runs_as
         hopeless = next((shim for shim in model.shims if shim.hopeless), None)
-        last.why = "" if model.ending or hopeless is None else self.why(hopeless)
+        self._note_end(name, model.runs_as, "" if model.ending or hopeless is None else self.why(hopeless))
         for shim in model.shims:
             self.supervisor.children.remove(shim)
         if model.again is not None:
             self._start(model.again)
         elif model.forget:
             self._forget(name)
+
+    def _note_end(self, name: str, runs_as: str, why: str) -> None:
+        """`why`: it couldn't be started."""
+        last = self._ended.get(name, Ended())
+        self._ended[name] = Ended(last.ends + 1, why, runs_as)
 
     def _forget(self, name: str) -> None:
         """Its directory goes in one step: a lock server that saw half of it gone served the other half anew."""

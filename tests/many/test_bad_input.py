@@ -4,15 +4,18 @@ sentence each, and nothing is started.
 
 import json
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pool.entries import State
 from sidecar.terminal.exit_codes import EX_USAGE
 from tests import emulated_driver
 from tests.engine.shims import House, Program
+from tests.many.host import Host
 
 GPU = "GPU-656d756c-6174-6564-0000-000000000000"
 MODEL: dict[str, Any] = {"engine": "reference", "memory": "96MiB"}
@@ -53,6 +56,22 @@ def test_what_can_never_be_is_refused_by_check_and_at_the_start(
     code, words = said(house, json.dumps({**FILE, "models": models}), verb)
     assert code == (1 if verb == "check" else EX_USAGE) and sentence in words
     assert len(words.splitlines()) == 1 and not house.run_dir.exists(), words
+
+
+@pytest.mark.chaos
+def test_a_model_whose_directory_cant_be_made_fails_with_a_sentence_and_the_others_go_on(house: House) -> None:
+    host = Host(house, {"a": MODEL}, capacity="160MiB").ready()
+    in_the_way = house.run_dir / "lock" / "b"
+    in_the_way.touch()
+    host.models["b"] = MODEL
+    host.write()
+    os.kill(host.up.pid, signal.SIGHUP)
+    host.until(lambda: host.failed("b"), "b can't be started")
+    assert host.shown_of("b").why.endswith(f"its directory {in_the_way} can't be used: File exists")
+    host.answered(host.run([host.stream("a")]))
+    in_the_way.unlink()
+    host.do("wake", "b")
+    host.until_states(b=State.AWAKE)
 
 
 @pytest.mark.parametrize("verb", ["check", "up"])

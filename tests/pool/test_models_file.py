@@ -82,6 +82,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: command, command: [sh, '{port}'], weights: w}}", "a: weights: a command has none"),
         ("models: {a: {engine: reference, snapshot: /nowhere/at/all}}", "a: snapshot: there is no directory /nowhere/at"),
         ("models: {pool: {engine: reference}}", "pool: a part of failover models up is called pool"),
+        ("models: {server.lock: {engine: reference}}", "server.lock: a part of failover models up is called server.lock"),
         ("models: {a: {remote: {url: 'http://[::1:8080/v1'}}}", "a: remote: url: http://[::1:8080/v1 is no address"),
         ("models: {a: {remote: {url: 'http:///v1'}}}", "it names no host"),
         ("models: {a: {engine: reference, defaults: {seed: 99999999999999999999}}}", "a: no door could be told this"),
