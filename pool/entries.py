@@ -25,6 +25,8 @@ Device = Annotated[str, Meta(min_length=1, max_length=128)]
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+DrainSeconds = Annotated[float, Meta(ge=0, le=86400)]
+"""What a lock takes."""
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Priority = Annotated[int, Meta(ge=-1000, le=1000, description="the lowest number is the most urgent")]
 Size = Annotated[str, Meta(max_length=40)] | Bytes
@@ -122,7 +124,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="a directory for its weights: they are read from there, and saved there where there are none"),
     ] = ""
     drain_s: Annotated[
-        Seconds | None, Meta(description="how long answers may go on before a swap pauses them; empty: as of the file")
+        DrainSeconds | None,
+        Meta(description="how long answers may go on before a swap pauses them; empty: as of the file"),
     ] = None
     ladder: Annotated[
         list[Called],

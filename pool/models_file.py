@@ -23,6 +23,7 @@ from pool.entries import (
     MOST_ENTRY_BYTES,
     MOST_MODELS,
     Device,
+    DrainSeconds,
     Entry,
     Flags,
     Limits,
@@ -68,7 +69,7 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     swap_share: Annotated[
         float, Meta(ge=0.01, le=0.9, description="of a device's time that swaps in the middle of answers may take")
     ] = 0.1
-    drain_s: Annotated[Seconds, Meta(description="how long answers may go on before a swap pauses them")] = 1.0
+    drain_s: Annotated[DrainSeconds, Meta(description="how long answers may go on before a swap pauses them")] = 1.0
     ageing_s: Annotated[Seconds, Meta(description="what has waited for so long is among the most urgent")] = 60.0
     longest_wait_s: Annotated[
         Seconds | None, Meta(description="a model waits no longer, whatever share of time swaps take then")

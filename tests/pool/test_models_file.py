@@ -39,6 +39,8 @@ def refused(text: str) -> str:
         ("models: [a]", "models: is no mapping"),
         ("models: {a: {priority: high}}", "a: priority: Expected `int`, got `str`"),
         ("swap_share: 2", "swap_share: Expected `float` <= 0.9"),
+        ("drain_s: 86401", "drain_s: Expected `float` <= 86400"),
+        ("models: {a: {drain_s: 86401}}", "a: drain_s: Expected `float` <= 86400"),
         ("- a", "the file is no mapping"),
         ("a: [", "line 1: "),
         ("\x00", "unacceptable character"),
