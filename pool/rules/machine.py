@@ -409,6 +409,7 @@ class Machine:
     def _end_waits(self) -> None:
         """Nothing waits any more for what sleeps, or has ended, or won't now."""
         for model in self.models.values():
+            model.room_first = model.room_first and model.wants
             goes = {name for name in model.awaits if name in self.models and self.models[name].gives_way}
             if goes != model.awaits:
                 model.awaits, model.room_at, model.lacks_since = frozenset(goes), self.context.now, self.context.now
@@ -497,6 +498,7 @@ class Machine:
                 context.out.append(e.Park(region.name, most_s) if wish is Wish.PARK else e.Drop(region.name))
         if step.room_first:
             model.awaits, model.lacks_since = model.awaits | {*step.sleep, *step.end}, now
+            model.room_first = True
             done = {"sleep": step.sleep, "end": step.end, "park": step.park, "drop": step.drop}
             said = {what: ",".join(names) for what, names in done.items() if names or what == "sleep"}
             context.note("makes_room", model=model.name, **said)

@@ -140,6 +140,8 @@ class Model:
     """When this pool wished its start; None once it has loaded."""
     awaits: frozenset[str] = frozenset()
     """These sleep, or end, for it, and haven't given back yet."""
+    room_first: bool = False
+    """Others sleep, or go, for it, and it is wished once there is room: none overtakes it."""
     drained_at: float = 0.0
     """When its last answer had ended, or was paused: its sleep begins."""
     since: float = 0.0
@@ -311,6 +313,7 @@ class Model:
 
     def wished(self, wish: Wish, now: float) -> None:
         self.wish, self.taken, self.awaits, self.grants = wish, False, frozenset(), 0
+        self.room_first = False
         self.wished_at = self.room_at = self.drained_at = now
         self.brings_back = bool(self.parked)
 

@@ -333,10 +333,11 @@ def _could_end(model: Model) -> bool:
 
 def rank(it: Picture, model: Model, now: float) -> tuple[bool, bool, bool, float, float, float, str]:
     """In the queue: the lowest comes first. One that loads or wakes, or has loaded for requests that it hasn't had yet,
-    has had its turn to do so before all that wait. A default model that returns comes after all that are to be awake:
-    it would be put to sleep for them at once.
+    or that others make room for, has had its turn to do so before all that wait. A default model that returns comes
+    after all that are to be awake: it would be put to sleep for them at once.
     """
     waits = model.state not in (State.LOADING, State.WAKING) and not (model.fresh and model.demand.wants)
+    waits = waits and not model.room_first
     takes = it.host.drain_s + model.wake_s
     deadline = model.demand.deadline if now + takes <= model.demand.deadline else math.inf
     urgency = effective(model, it.host, now)

@@ -183,6 +183,31 @@ def test_for_a_start_that_no_request_waits_for_nothing_is_parked_while_another_m
     assert pool.wishes() == [("park", "a")], "nothing loads"
 
 
+def test_one_that_sleeps_so_that_its_weights_can_go_isnt_waked_before_the_one_that_they_go_for() -> None:
+    """It had waited for longer, and was served for less than a token each time: neither was ever answered."""
+    pool = Pool("ab", sizes={"a": 60, "b": 20}, swap_share=0.5)
+    pool.weights(a=40, b=10)
+    pool.awake("b", BUSY)
+    pool.advance(60)
+    pool.wants("a")
+    assert pool.wishes() == [("sleep", "b")]
+    pool.wants("b", waiting=0, paused=1, oldest_wait_ms=100_000)
+    pool.sleeps("b")
+    assert pool.wishes() == [("park", "b")]
+    assert pool.machine.models["a"].room_first, "until it is wished, or no request waits for it any more"
+    pool.weights(parked={"b": 10}, a=40)
+    pool.feed(e.ParkEnded("b"))
+    assert pool.wishes() == [("wake", "a")]
+    assert not pool.machine.models["a"].room_first, "the next time it waits for its turn again"
+    pool = Pool("ab", sizes={"a": 60, "b": 20}, swap_share=0.5)
+    pool.weights(a=40, b=10)
+    pool.awake("b", BUSY)
+    pool.advance(60)
+    pool.wants("a")
+    pool.door(b=BUSY)
+    assert not pool.machine.models["a"].room_first
+
+
 def test_while_one_goes_to_sleep_whose_weights_are_parked_then_no_other_gives_way() -> None:
     pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
     pool.machine.models["c"].learned = e.Learned(asleep={GPU: 30})
