@@ -12,7 +12,7 @@ doors and people are told.
     default model where no other wants its memory.
  4. The first in the queue is the most urgent; of these the one with the nearest deadline that can still be kept; then
     the one that has waited for longest. One that has waited for `ageing_s` is among the most urgent. Before all of
-    them comes one that has just loaded for requests, until it is awake for them.
+    them comes one that has just loaded for requests, until it is awake for them, and one that others make room for.
  5. What is free is kept for the first that can't be waked yet: those behind it wake only where they take none of it.
  6. Whatever fits is awake together. Where a model doesn't fit, others are put to sleep for it, no more than needed:
     first those without requests (the less urgent first, then least recently used), then those whose turn is over, or
