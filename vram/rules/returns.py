@@ -30,7 +30,8 @@ class Returns(Part):
         if plan.steps:
             return
         since = [lease.returning_since for lease in leases]
-        self.memory.plan(plan, pace(plan.now - max(since)))
+        if readable:
+            self.memory.plan(plan, pace(plan.now - max(since)))
         for lease in leases:
             patience_s = self.config.window_s if lease.has_outlived else self.config.patience_s
             if not plan.wait_until(lease.returning_since + patience_s):
