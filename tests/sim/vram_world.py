@@ -206,7 +206,8 @@ class VramWorld(Schedule[SimLedger]):
         """What it was promised is its own, as far as can be known."""
         if tree.let_go and not tree.processes:
             return False
-        if self.spoiled and (tree.was_stopped or not tree.main.alive or tree.impostor or self._is_deaf(tree)):
+        lost = tree.was_stopped or tree.let_go or not tree.main.alive or tree.impostor or self._is_deaf(tree)
+        if self.spoiled and lost:
             return False  # it couldn't come back to a server whose file knows nothing of it
         if tree.alive:
             return any(process.alive and process not in tree.forks for process in tree.processes) or self.maps
@@ -228,13 +229,17 @@ class VramWorld(Schedule[SimLedger]):
                 if number != lease and self._counts(tree):
                     kept.update(has)
                 elif number != lease and self._is_kept(tree, number):
-                    kept.update(self._wanted_of(self.names_of[number], has))
+                    kept.update(self._wanted_of(number, has))
         for device, count in kept.items():
             if count > CAPACITY:
                 self.fail(f"{count} bytes of {device} are promised or kept for heirs, and {to.name} got {bytes}")
 
-    def _wanted_of(self, name: str, has: dict[str, int]) -> dict[str, int]:
-        """An heir that wishes for less leaves the rest to others, as soon as that is decided."""
+    def _wanted_of(self, lease: int, has: dict[str, int]) -> dict[str, int]:
+        """An heir that wishes for less leaves the rest to others, as soon as that is decided. It may never hear of it."""
+        name = self.names_of[lease]
+        for one in record.decode(self.kernel.files.find(FILE).data).leases:
+            if one.name == name and one.lease != lease:
+                has = {device: min(count, one.bytes.get(device, 0)) for device, count in has.items()}
         for slot in self.slots:
             for wish in slot.client.machine.wishes.values() if slot.client is not None else ():
                 if isinstance(wish.said, m.Reserve) and wish.said.name == name:
