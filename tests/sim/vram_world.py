@@ -235,7 +235,7 @@ class VramWorld(Schedule[SimLedger]):
                 self.fail(f"{count} bytes of {device} are promised or kept for heirs, and {to.name} got {bytes}")
 
     def _wanted_of(self, lease: int, has: dict[str, int]) -> dict[str, int]:
-        """An heir that wishes for less leaves the rest to others, as soon as that is decided. It may never hear of it."""
+        """An heir that wishes for less leaves the rest to others, as soon as that is decided; it may not hear of it."""
         name = self.names_of[lease]
         for one in record.decode(self.kernel.files.find(FILE).data).leases:
             if one.name == name and one.lease != lease:
