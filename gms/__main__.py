@@ -15,6 +15,7 @@ from sidecar.kernel import host_usage, process_setup
 from sidecar.terminal import server_command
 from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
+from sidecar.terminal.names import device_name
 from sidecar.terminal.settings import BadValue, Parser, directory, seconds, size_bytes
 
 ALL_GPUS = "cuda"
@@ -37,12 +38,10 @@ def devices(text: str) -> list[str]:
     """`cuda`, or names: "host:0,host:1"."""
     if text == ALL_GPUS:
         return [ALL_GPUS]
-    from gms.shell import rundir
-
     named = [name for name in text.split(",") if name]
     try:
         for name in named:
-            rundir.device_name(name)
+            device_name(name)
     except BadValue as error:
         raise BadValue(f"{error}; or {ALL_GPUS}, for all GPUs") from None
     if not named:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from gms.memory.host_device import device_size
 from pool.entries import (
     MOST_ENTRY_BYTES,
     MOST_MODELS,
@@ -36,15 +37,25 @@ from pool.entries import (
 from pool.rules.events import HostRules, ModelRules
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.formatting import size as in_words
-from sidecar.terminal.names import NAME, NAME_IN_WORDS, is_meant
+from sidecar.terminal.names import NAME, NAME_IN_WORDS, device_name, is_meant
 from sidecar.terminal.settings import BadValue, host_port, size_bytes
 
 MOST_BYTES, MOST_NODES = 1 << 20, 100_000
-NAMED = "--served-model-name"
+NAMED, ALL_GPUS = "--served-model-name", "cuda"
 PARTS = ("lock", "ledger", "gms", "pool", "door", "up", "server.lock")
 """What the programs of `failover models up` are called, among which its models are, and a file beside their locks."""
 KNOWN_ENGINES = ("vllm", "reference", "command")
 _OF_WEIGHTS = ("engine", "devices")
+_KINDS = {
+    "array": "a list such as [a, b]",
+    "object": "a mapping of names to values",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+"""What msgspec calls them, and people."""
 GGUF, SAFETENSORS = 1.1, 1.3
 """What weights of so many bytes take in a device, with what else is there: a first estimate, until it is measured."""
 
@@ -127,9 +138,9 @@ def read(path: Path) -> ModelsFile:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise BadFile(f"{path} can't be read: {error.strerror or error}") from None
+        raise BadFile(f"it can't be read: {error.strerror or error}") from None
     if len(data) > MOST_BYTES:
-        raise BadFile(f"{path} is larger than {MOST_BYTES} bytes")
+        raise BadFile(f"it is larger than {in_words(MOST_BYTES)}")
     return parsed(data)
 
 
@@ -170,7 +181,15 @@ def parsed(data: bytes) -> ModelsFile:
 
 def _said(error: Exception) -> str:
     what, _, where = str(error).partition(" - at `$.")
-    return f"{where.rstrip('`')}: {what}" if where else what
+    what = re.sub(r"^Object missing required field `(\w+)`", r"it lacks \1", what)
+    what = re.sub(r"^Expected `([^`]+)`(?:, got `(\w+)`)?", _has_to_be, what)
+    return f"{where.rstrip('`').removesuffix('[...]')}: {what}" if where else what
+
+
+def _has_to_be(said: re.Match[str]) -> str:
+    wanted, got = [_KINDS.get(kind, kind) for kind in said[1].split(" | ")], _KINDS.get(said[2], said[2])
+    quoted = ": put it into quotes" if said[1] == "str" and said[2] in ("int", "float", "bool") else ""
+    return f"{f'it is {got}, and' if got else 'it'} has to be {' or '.join(wanted)}{quoted}"
 
 
 def _unknown(said: Mapping[Any, Any], kind: type[msgspec.Struct], where: str) -> Iterator[str]:
@@ -215,6 +234,8 @@ def _yaml(data: bytes) -> Any:
         if _expanded(node, {}) > MOST_NODES:
             raise BadFile(f"its aliases make more than {MOST_NODES} values of it")
         return loader.construct_document(node)
+    except yaml.reader.ReaderError as error:
+        raise BadFile(f"it is no YAML: unacceptable character at position {error.position}: {error.reason}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"line {mark.line + 1}: " if mark is not None else ""
@@ -248,11 +269,22 @@ def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = 
                 host_port(address)
         except BadValue as error:
             found.append(f"{key}: {error}")
+    if file.metrics == file.listen:
+        found.append(f"metrics: clients come to {file.listen}; give another address")
     for device in file.asleep if file.devices else ():
         if device not in (*file.devices, "host"):
             found.append(f"asleep: {device} is none of this host's{is_meant(device, (*file.devices, 'host'))}")
+    for device in file.devices:
+        try:
+            device_name(device) if device != ALL_GPUS else None
+        except BadValue as error:
+            found.append(f"devices: {error}; or {ALL_GPUS}, for all GPUs")
+    found += [f"devices: {device} is named twice" for device in _twice(file.devices)]
+    try:
+        device_size(str(file.capacity))
+    except BadValue as error:
+        found.append(f"capacity: {error}")
     sizes = {
-        "capacity": file.capacity,
         "keep_free": file.keep_free,
         "host_memory": file.host_memory or 0,
         **file.asleep,
@@ -262,6 +294,7 @@ def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = 
             size(most)
         except BadValue as error:
             found.append(f"{key}: {error}")
+    found += [] if found else _kept_free(file, totals)
     if found:
         return [*_names(file), *found]
     if len(file.models) > MOST_MODELS:
@@ -279,6 +312,16 @@ def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = 
     return found
 
 
+def _twice(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _kept_free(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    for device, total in totals.items():
+        if total <= (kept := size(file.keep_free)):
+            yield f"keep_free: {in_words(kept)} leaves nothing of {device} for models, which has {in_words(total)}"
+
+
 def _names(file: ModelsFile) -> Iterator[str]:
     called: dict[str, str] = {}
     for entry in file.models.values():
@@ -287,14 +330,16 @@ def _names(file: ModelsFile) -> Iterator[str]:
             if other != entry.name:
                 yield f"{name} is a name of {other} and of {entry.name}: a request for it could mean either"
     if file.default and file.default not in file.models:
-        yield f"default: no model is called {file.default}{is_meant(file.default, file.models)}"
+        named = called.get(file.default)
+        what = f"{file.default} is another name of {named}; say {named}"
+        yield f"default: {what if named else f'no model is called {file.default}{is_meant(file.default, called)}'}"
     for profile in file.profiles:
         for target in profile.models.values():
             for name in target.split("|"):
                 if name not in called:
                     yield f"profiles: no model is called {name}{is_meant(name, called)}"
     clients = [client for profile in file.profiles for client in profile.clients]
-    for client in sorted({client for client in clients if clients.count(client) > 1}):
+    for client in _twice(clients):
         yield f"profiles: {client} is in more than one of them"
 
 
@@ -333,6 +378,10 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
         yield f"command: {entry.command[0]} is no program that can be found"
     if entry.command and not any("{port}" in word for word in entry.command):
         yield "command: no word of it has {port}, so it can't be told where to listen"
+    if entry.command and entry.arguments:
+        yield "arguments: a command has its own behind its program, in command:"
+    if entry.chat_template and "{" not in entry.chat_template:
+        yield "chat_template: it is the template itself, not a file's name, and no { is in this one"
     if entry.engine == "vllm" and not entry.arguments:
         yield "arguments: the first is the model that vLLM is to serve; for another engine say engine: NAME"
     if any(word.partition("=")[0] == NAMED for word in entry.arguments):

@@ -3,9 +3,11 @@
 """
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from engine_shim.cli.door_address import free_address, parts_are_these
 from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
 from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.tree import TreeLock
 from pool import models_file
 from pool.entries import ModelShown, State
 from pool.models_file import BadFile, ModelsFile
@@ -24,7 +27,7 @@ from sidecar.kernel import host_usage, port_owner, process_setup
 from sidecar.terminal import formatting, table
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.formatting import PLAIN, Paint, Tone
-from sidecar.terminal.settings import Parser, host_port, seconds
+from sidecar.terminal.settings import BadValue, Parser, host_port, seconds
 from sidecar.terminal.terminal import observer_exit_code, say, terminal_paint
 from sidecar.wire import tcp
 from vram.device_totals import device_totals
@@ -188,7 +191,9 @@ def _read(options: Any) -> tuple[ModelsFile, tuple[str, ...]]:
     """The file, and the host's devices. Raises BadFile."""
     spec = models_file.read(options.file)
     devices = tuple(spec.devices) or default_devices(options.run_dir, options.gpus.exists())
-    totals = _totals(devices, spec)
+    totals: dict[str, int] = {}
+    with contextlib.suppress(BadValue):  # which is said with all the rest
+        totals = _totals(devices, spec)
     named = msgspec.structs.replace(spec, devices=list(totals if "cuda" in devices else devices))
     if problems := models_file.wrong(named, totals):
         raise BadFile(*problems)
@@ -209,11 +214,10 @@ def _totals(devices: tuple[str, ...], spec: ModelsFile) -> dict[str, int]:
 def _check(options: Any) -> int:
     try:
         spec, _ = _read(options)
-        runs = UpFacts.read(options.run_dir).models  # then it is this host's door that has the port
-        host, port = host_port(spec.listen)
-        if not runs and (taken := tcp.taken(host, port)):
-            by = port_owner.owner(port)
-            raise BadFile(f"listen: the door {taken}{by and f' by {by}'}; give another {_ADDRESS}")
+        runs = UpFacts.read(options.run_dir).models  # then it is this host's parts that have the ports
+        problems = [*_taken("listen", "door", spec.listen), *_taken("metrics", "pool", spec.metrics)]
+        if problems and not runs:
+            raise BadFile(*problems)
     except BadFile as error:
         for sentence in error.args:
             print(f"{options.file}: {sentence}", file=sys.stderr)
@@ -224,11 +228,22 @@ def _check(options: Any) -> int:
     return 0
 
 
+def _taken(key: str, part: str, address: str) -> Iterator[str]:
+    """Why that part couldn't listen where the file says."""
+    host, port = host_port(address) if address else ("", 0)
+    if taken := tcp.taken(host, port):
+        by = port_owner.owner(port) if os.strerror(errno.EADDRINUSE) in taken else ""
+        yield f"{key}: the {part} {taken}{by and f' by {by}'}; give another {_ADDRESS}"
+
+
 def _up(options: Any) -> int:
     process_setup.raise_descriptor_limit()
     parts_are_these()
     try:
         spec, devices = _read(options)
+        TreeLock(options.run_dir).close()  # where it runs already its parts have the addresses
+        if problems := list(_taken("metrics", "pool", spec.metrics)):
+            raise BadFile(*problems)
     except BadFile as error:
         for sentence in error.args:
             print(f"failover: {options.file}: {sentence}", file=sys.stderr)

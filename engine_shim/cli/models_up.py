@@ -67,7 +67,7 @@ class ModelsUp(Tree):
     def __init__(self, options: Options) -> None:
         """Raises CannotStart."""
         self.options = options
-        self._tree_lock = TreeLock(options.run_dir, "failover models up")
+        self._tree_lock = TreeLock(options.run_dir)
         super().__init__(children(options), BASE, least_width=max([8, *map(len, options.spec.models)]))
         for child in self.above:
             child.start_at = NEVER

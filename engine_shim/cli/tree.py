@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import UP_LOCK
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
@@ -32,8 +33,8 @@ class CannotStart(Exception):
 class TreeLock:
     """That such a tree runs in a directory. A file that is removed is made again: `failover down` couldn't find it."""
 
-    def __init__(self, run_dir: Path, what: str) -> None:
-        """`what`: the command, for a person. Raises CannotStart."""
+    def __init__(self, run_dir: Path) -> None:
+        """Raises CannotStart."""
         self._run_dir = run_dir
         try:
             make_private_directory(run_dir)
@@ -41,7 +42,9 @@ class TreeLock:
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
         except AlreadyLocked as error:
-            raise CannotStart(f"{what} runs already in {run_dir} (process {error.pid}); {_OTHER}") from None
+            many = UpFacts.read(run_dir).models
+            what, other = ("failover models up", _OTHER_MODELS) if many else ("failover up", _OTHER)
+            raise CannotStart(f"{what} runs already in {run_dir} (process {error.pid}); {other}") from None
         except OSError as error:
             why = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
             raise CannotStart(f"{error.filename or run_dir} can't be used: {why}; give another --run-dir") from None
@@ -64,6 +67,7 @@ class TreeLock:
 
 
 _OTHER = "failover status shows it, failover down ends it, another --run-dir is another pair"
+_OTHER_MODELS = "failover models shows it, kill -HUP has its models.yaml read again, failover down ends it"
 
 
 class Tree:

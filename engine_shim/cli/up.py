@@ -38,7 +38,7 @@ class Up(Tree):
         """An engine has, since this process began."""
         self._given_up: dict[str, str] = {}
         """Why, by engine."""
-        self._lock = TreeLock(options.run_dir, "failover up")
+        self._lock = TreeLock(options.run_dir)
         super().__init__(children(options), (LOCK, GMS))
         self._keep_files()
         for child in self.above:

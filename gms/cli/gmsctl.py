@@ -34,6 +34,7 @@ from gms.rules import messages as m
 from gms.shell import rundir
 from sidecar.terminal.commands import Command, Commands, run
 from sidecar.terminal.formatting import Tone, key_values, size
+from sidecar.terminal.names import device_name
 from sidecar.terminal.settings import Parser, count, name, seconds, seconds_or_zero, valued
 from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 from sidecar.wire.observer import Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
@@ -235,7 +236,7 @@ def parser() -> Parser:
     def device(to: Parser, default: str | None) -> None:
         """As the run directory, it may stand before the command or behind it."""
         what = "only this one, such as host:0; default: all"
-        to.add_argument("--device", type=valued(rundir.device_name), default=default, metavar="D", help=what)
+        to.add_argument("--device", type=valued(device_name), default=default, metavar="D", help=what)
 
     def add(name: str, run: Command, what: str, epilog: str) -> Parser:
         command = commands.add(name, run, what, epilog)

@@ -9,28 +9,16 @@ DIR/gms/devices         which devices it has, one a line
 Memory lies elsewhere: host devices have a directory of their own, because it must not go with this one.
 """
 
-import re
 import socket
 from pathlib import Path
 
 from sidecar.kernel.durable import DirectoryLock, DurableFile
-from sidecar.terminal.names import BadValue
+from sidecar.terminal.names import DEVICE
 from sidecar.wire import sockets
 
 GMS = "gms"
 DEVICES = "devices"
 SUPERVISOR_LOCK = "gms.lock"
-
-_DEVICE = re.compile(r"host:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}|(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
-
-
-def device_name(text: str) -> str:
-    """Names come from outside and become parts of file names. Raises BadValue."""
-    if not _DEVICE.fullmatch(text):
-        raise BadValue(
-            f"{text!r} is not a device; allowed: host:NAME (letters, digits, dots, dashes) or a GPU's UUID (GPU-...)"
-        )
-    return text
 
 
 def directory(run_dir: Path) -> Path:
@@ -63,4 +51,4 @@ def devices(run_dir: Path) -> list[str]:
             listed = sorted(path.name.removesuffix(".sock") for path in here.glob("*.sock"))
         except OSError:
             return []
-    return [device for device in listed if _DEVICE.fullmatch(device)]
+    return [device for device in listed if DEVICE.fullmatch(device)]

@@ -174,7 +174,7 @@ def test_no_command_waits_for_a_fifo_in_place_of_a_file(
     if name == UP_LOCK:
         assert set(codes.values()) == {1} and f"{tmp_path / name} is no regular file: move it away" in said.err
         with pytest.raises(CannotStart, match=r"up\.lock can't be used: it is no regular file"):
-            TreeLock(tmp_path, "failover up")
+            TreeLock(tmp_path)
     else:
         assert codes == {"status": 3, "doctor": 1, "kill": 1, "top": 1, "down": 0}, said
 

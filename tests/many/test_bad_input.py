@@ -2,6 +2,7 @@
 sentence each, and nothing is started.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.tree import TreeLock
 from pool.entries import State
 from sidecar.terminal.exit_codes import EX_USAGE
 from tests import emulated_driver
@@ -89,6 +92,41 @@ def test_a_port_that_is_taken_is_said_with_who_has_it(house: House, verb: str) -
     assert code != 0 and f"127.0.0.1:{port}: Address already in use by process {os.getpid()} (" in words
     assert words.endswith("; give another HOST:PORT\n")
     assert len(words.splitlines()) == 1 and not (Path(house.run_dir) / "lock").exists(), words
+
+
+@pytest.mark.parametrize("verb", ["check", "up"])
+def test_a_port_of_metrics_that_is_taken_is_said_before_anything_runs(house: House, verb: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        text = json.dumps({**FILE, "listen": "127.0.0.1:0", "metrics": address, "models": {"a": MODEL}})
+        code, words = said(house, text, verb)
+    assert code != 0 and f"metrics: the pool can't listen on {address}: Address already in use by process" in words
+    assert len(words.splitlines()) == 1, words
+
+
+def test_an_address_that_isnt_this_machines_is_nobodys_port(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"192.0.2.1:{other.getsockname()[1]}"
+        code, words = said(house, json.dumps({**FILE, "listen": address, "models": {"a": MODEL}}), "check")
+    assert code == 1 and f"{address}: Cannot assign requested address; give another HOST:PORT" in words, words
+
+
+@pytest.mark.parametrize("verb", ["check", "up"])
+def test_a_capacity_that_is_no_size_is_said_with_all_the_rest(house: House, verb: str) -> None:
+    text = json.dumps({**FILE, "capacity": "lots", "default": "b", "models": {"a": MODEL}})
+    code, words = said(house, text, verb)
+    assert code == (1 if verb == "check" else EX_USAGE) and "capacity: 'lots' is no size; allowed: " in words
+    assert "default: no model is called b" in words and len(words.splitlines()) == 2, words
+
+
+def test_a_second_start_is_told_of_the_first_and_not_that_its_port_is_taken(house: House) -> None:
+    """Its own port is what the first one has: another one is no way out."""
+    with socket.create_server(("127.0.0.1", 0)) as door, contextlib.closing(TreeLock(house.run_dir)):
+        UpFacts(models=True).write(house.run_dir)
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        code, words = said(house, json.dumps({**FILE, "listen": address, "models": {"a": MODEL}}), "up")
+    first = f"failover models up runs already in {house.run_dir} (process {os.getpid()}); failover models shows it"
+    assert code == 1 and first in words and len(words.splitlines()) == 1, words
 
 
 @pytest.mark.skipif(bool(emulated_driver.why_not()), reason=emulated_driver.why_not() or "it can be had")

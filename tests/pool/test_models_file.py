@@ -37,13 +37,18 @@ def refused(text: str) -> str:
         ("models: {'a b': {}}", "'a b' is no name for a model"),
         ("models: {a: 3}", "a: its entry is no mapping"),
         ("models: [a]", "models: is no mapping"),
-        ("models: {a: {priority: high}}", "a: priority: Expected `int`, got `str`"),
-        ("swap_share: 2", "swap_share: Expected `float` <= 0.9"),
-        ("drain_s: 86401", "drain_s: Expected `float` <= 86400"),
-        ("models: {a: {drain_s: 86401}}", "a: drain_s: Expected `float` <= 86400"),
+        ("models: {a: {priority: high}}", "a: priority: it is text, and has to be a whole number"),
+        ("swap_share: 2", "swap_share: it has to be a number <= 0.9"),
+        ("models: {a: {keep_alive_s: 5m}}", "a: keep_alive_s: it is text, and has to be a number or nothing"),
+        ("models: {a: {arguments: [--seed, 1]}}", "a: arguments[1]: it is a whole number, and has to be text: put it into quotes"),
+        ("models: {a: {environment: {A: 1}}}", "a: environment: it is a whole number, and has to be text"),
+        ("models: {a: {command: server}}", "a: command: it is text, and has to be a list such as [a, b]"),
+        ("models: {a: {remote: {model: m}}}", "a: remote: it lacks url"),
+        ("drain_s: 86401", "drain_s: it has to be a number <= 86400"),
+        ("models: {a: {drain_s: 86401}}", "a: drain_s: it has to be a number <= 86400"),
         ("- a", "the file is no mapping"),
         ("a: [", "line 1: "),
-        ("\x00", "unacceptable character"),
+        ("\x00", "it is no YAML: unacceptable character at position 0: special characters are not allowed"),
         ("models: &a {b: *a}", "aliases make more than"),
         ("x-1: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(f"x-{n}: &{c} [{','.join(['*' + b] * 9)}]\n" for n, (b, c) in
          enumerate(zip("abcdef", "bcdefg", strict=True), start=2)), "aliases make more than"),
@@ -90,6 +95,15 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, defaults: {seed: 99999999999999999999}}}", "a: no door could be told this"),
         (f"models: {{a: {{engine: reference, arguments: ['{'x' * 950000}']}}}}", "a: it takes more than 900000 bytes"),
         ("asleep: {'host:9': 1GiB}", "asleep: host:9 is none of this host's"),
+        ("devices: [gpu0]", "devices: 'gpu0' is not a device; allowed: host:NAME"),
+        ("devices: ['host:0', 'host:0']", "devices: host:0 is named twice"),
+        ("capacity: lots", "capacity: 'lots' is no size"),
+        ("capacity: 0", "capacity: '0' is no host device's size"),
+        ("keep_free: 8GiB", "keep_free: 8 GiB leaves nothing of host:0 for models, which has 8 GiB"),
+        ("listen: ':9'\nmetrics: ':9'", "metrics: clients come to :9; give another address"),
+        ("models: {a: {engine: reference, aliases: [b]}}\ndefault: b", "default: b is another name of a; say a"),
+        ("models: {a: {engine: command, command: [sh, '{port}'], arguments: [x]}}", "a: arguments: a command has its own behind"),
+        ("models: {a: {engine: reference, chat_template: chat.jinja}}", "a: chat_template: it is the template itself"),
         ("metrics: nowhere", "metrics: 'nowhere' is no address"),
         ("models: {a: {engine: reference, memory: {'host:9': 1GiB}}}", "a: devices: host:9 is none of this host's"),
         ("listen: nowhere", "listen: 'nowhere' is no address"),
@@ -97,7 +111,8 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
     ],
 )  # fmt: skip
 def test_what_cant_be_right_is_said_in_a_sentence(text: str, said: str) -> None:
-    file = msgspec.structs.replace(of(text), devices=["host:0"])
+    file = of(text)
+    file = msgspec.structs.replace(file, devices=file.devices or ["host:0"])
     assert any(said in sentence for sentence in wrong(file, TOTALS)), wrong(file, TOTALS)
 
 
