@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from lockserver import observer as locks
 from pool import launching, models_file
 from pool.client import SOCKET
 from pool.entries import DeviceShown, Entry, Flags
-from pool.models_file import BadFile
+from pool.models_file import BadFile, ModelsFile
 from pool.rules import events as e
 from pool.rules import messages as m
 from pool.rules import record, view
@@ -46,7 +46,7 @@ from sidecar.wire.upstream import Upstream
 from sidecar.wire.versions import Spoken
 from vram import observer as ledger
 
-FILE, SERVER_LOCK = "pool.json", "pool.lock"
+FILE, FOLLOWED, SERVER_LOCK = "pool.json", "models.json", "pool.lock"
 LOCKS = "lock"
 """Where the models' run directories are, below the host's."""
 ENDING_S = 1.0
@@ -78,7 +78,6 @@ class Server(Shell):
         self.incarnation = secrets.token_hex(8)
         self.machine = Machine()
         self._metrics = metrics
-        self._spec = models_file.read(options.models)
         self._bad_file = ""
         self._record = record.Record()
         self._unsaved = False
@@ -90,13 +89,14 @@ class Server(Shell):
         self._said: dict[int, m.Outlook] = {}
         self._changes = 0
         self._listing = m.Listing()
-        self.file = DurableFile(options.run_dir, FILE)
+        self.file, self._followed = DurableFile(options.run_dir, FILE), DurableFile(options.run_dir, FOLLOWED)
         try:
             make_private_directory(options.run_dir)
             self.server_socket = ServerSocket(options.run_dir, SOCKET)
             self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
         except OSError as error:
             raise unusable(options.run_dir, error) from None
+        self._spec = self._first()
         self.connections = Connections(
             self.loop, log, _PROTOCOL, options.allow_uids, heard=self._heard, closed=self._closed
         )
@@ -171,16 +171,45 @@ class Server(Shell):
 
     # -- models.yaml -----------------------------------------------------------------------------------------------
 
+    def _first(self) -> ModelsFile:
+        """The file. Where it is wrong by now, what a pool before has followed: it changes nothing. Raises BadFile."""
+        try:
+            return self._read()
+        except BadFile as error:
+            wrong = error
+        try:
+            followed = msgspec.json.decode(self._followed.read() or b"", type=ModelsFile)
+        except (OSError, msgspec.MsgspecError):
+            raise BadFile(*(f"{self.options.models}: {sentence}" for sentence in wrong.args)) from None
+        self._is_wrong(wrong)
+        return followed
+
+    def _read(self) -> ModelsFile:
+        """Raises BadFile."""
+        new = models_file.read(self.options.models)
+        if problems := self._problems(new):
+            raise BadFile(*problems)
+        self._bad_file = ""
+        try:
+            self._followed.write(msgspec.json.encode(new))
+        except OSError as error:
+            self.log.warning("record_unwritable", why=error)
+        return new
+
+    def _problems(self, spec: ModelsFile, asleep: Container[str] = ()) -> list[str]:
+        on_these = msgspec.structs.replace(spec, devices=spec.devices or list(self._devices))
+        return models_file.wrong(on_these, self._totals(), asleep)
+
+    def _is_wrong(self, error: BadFile) -> None:
+        why = "; ".join(map(str, error.args))
+        self._bad_file = f"{self.options.models} is wrong, and nothing of it is followed: {why}"
+        self.log.alarm("models_file_wrong", why=why, follows="nothing has changed")
+
     def reload(self) -> None:
         try:
-            new = models_file.read(self.options.models)
-            problems = models_file.wrong(new, self._totals())
+            new = self._read()
         except BadFile as error:
-            problems = [str(argument) for argument in error.args]
-        why = "; ".join(problems)
-        self._bad_file = f"{self.options.models} is wrong, and nothing of it is followed: {why}" if problems else ""
-        if problems:
-            self.log.alarm("models_file_wrong", why=why, follows="nothing has changed")
+            self._is_wrong(error)
             self.publish(None)
             return
         for line in models_file.changes(self._spec, new) or ["nothing has changed"]:
@@ -290,7 +319,7 @@ class Server(Shell):
         named = msgspec.structs.replace(entry, name=name)
         both = msgspec.structs.replace(self._spec, models={**self.entries(), name: named})
         asleep = {model.name for model in self.machine.models.values() if model.kept_asleep}
-        problems = models_file.wrong(both, self._totals(), asleep)
+        problems = self._problems(both, asleep)
         return (400, "; ".join(problems)) if problems else (200, "")
 
     # -- what is watched -------------------------------------------------------------------------------------------

@@ -30,10 +30,10 @@ def house() -> Iterator[House]:
 
 
 class PoolProgram(Program):
-    def __init__(self, house: House, file: dict[str, Any] = FILE, name: str = "pool") -> None:
+    def __init__(self, house: House, file: object = FILE, name: str = "pool", more: tuple[str, ...] = ()) -> None:
         self.run_dir, self.path = house.run_dir, house.directory / "models.yaml"
-        self.path.write_text(json.dumps(file))
-        super().__init__(house, name, "pool", "--run-dir", str(self.run_dir), "--models", str(self.path))
+        self.path.write_text(file if isinstance(file, str) else json.dumps(file))
+        super().__init__(house, name, "pool", "--run-dir", str(self.run_dir), "--models", str(self.path), *more)
         house.add(self)
 
     def listing(self) -> Listing | None:
@@ -86,6 +86,28 @@ def test_a_file_that_is_wrong_changes_nothing_and_is_an_alarm_until_it_is_right(
     assert "small is new" in pool.said()
     pool.reload(FILE, lambda listing: names(listing) == ["chat"])
     assert "small was taken out" in pool.said()
+
+
+def test_a_pool_that_begins_beside_a_file_that_is_wrong_follows_what_the_last_one_did(house: House) -> None:
+    """Else a file that is half edited takes all swaps away once a pool ends, however it does."""
+    pool = PoolProgram(house).ready()
+    pool.kill()
+    again = PoolProgram(house, "models: {chat: {priorty: 1}}", "again").ready()
+    listing = again.listing()
+    assert listing is not None and names(listing) == ["chat"]
+    assert [alarm.endswith("chat: there is no field priorty; is priority meant?") for alarm in listing.alarms] == [True]
+    again.reload(FILE, lambda listing: not listing.alarms)
+
+
+def test_a_device_that_is_none_of_the_hosts_is_refused_when_the_file_is_read_again_though_it_names_no_devices(
+    house: House,
+) -> None:
+    """As models check and the start refuse it: there the host's devices are known."""
+    of_no_device = {"models": {"chat": {"engine": "reference", "memory": "1GiB", "devices": ["host:9"]}}}
+    pool = PoolProgram(house, {"models": FILE["models"]}, more=("--devices", "host:0")).ready()
+    pool.reload(of_no_device, lambda listing: listing.alarms)
+    listing = pool.listing()
+    assert listing is not None and "chat: devices: host:9 is none of this host's" in listing.alarms[0]
 
 
 def test_a_door_hears_what_models_there_are_and_what_has_changed(house: House) -> None:
@@ -164,7 +186,11 @@ def test_a_caller_that_makes_a_mistake_is_told_which_and_no_other_is_disturbed(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("models: {a: {}}\na: 1", "there is no field a"), (None, "can't be read"), ("[", "line 1")],
+    [
+        ("models: {a: {}}\na: 1", "there is no field a"),
+        (None, "wrong.yaml: it can't be read"),
+        ("[", "wrong.yaml: line 1"),
+    ],
 )
 def test_a_file_that_is_wrong_at_the_start_is_a_sentence(house: House, content: str | None, said: str) -> None:
     path: Path = house.directory / "wrong.yaml"
