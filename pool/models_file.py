@@ -325,6 +325,9 @@ def _kept_free(file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
 def _names(file: ModelsFile) -> Iterator[str]:
     called: dict[str, str] = {}
     for entry in file.models.values():
+        yield from (
+            f"{entry.name}: aliases: {name}: a | parts the models of a ladder" for name in entry.aliases if "|" in name
+        )
         for name in (entry.name, *entry.aliases):
             other = called.setdefault(name, entry.name)
             if other != entry.name:

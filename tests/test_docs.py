@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,12 @@ def test_commands_and_flags_that_are_named_are_there(page: Page) -> None:
             except SystemExit as ends:
                 assert ends.code in (0, None), f"{page.name}: {program} {' '.join(words)}"
         assert set(re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z0-9-]+)", block.text, re.M)) <= TARGETS
+
+
+def test_every_command_is_on_their_page() -> None:
+    text = (ROOT / "docs" / "using" / "commands.md").read_text(encoding="utf-8")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert [name for name in scripts if not re.search(rf"`{name}[` ]", text)] == []
 
 
 def test_what_is_not_run_says_why() -> None:

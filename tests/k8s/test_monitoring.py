@@ -26,6 +26,7 @@ from tests.engine.machine import Harness
 from tests.k8s.manifests import SHIPPED
 from tests.support.processes import ROOT
 from tests.support.prometheus import NO_PROMTOOL, PROMTOOL, run, write_rules
+from vram.shell.metrics import Metrics as LedgerMetrics
 
 FILES = ROOT / "k8s" / "chart" / "files"
 TESTS = Path(__file__).parent / "alerts.test.yaml"
@@ -46,6 +47,7 @@ def served() -> dict[str, str]:
         *registry_of(Harness().machine).collect(),
         *collect(Counts(), Gateway._values(door)),
         *PoolMetrics().collect(),
+        *LedgerMetrics().registry.collect(),
         *collect(Counts(), Lease.values(leased)),
     ]
     return {family.name: family.type for family in families}
@@ -59,7 +61,7 @@ def test_each_metric_that_is_asked_for_is_served() -> None:
 
 def test_all_metrics_have_one_prefix_and_what_counts_events_is_a_counter() -> None:
     kinds = served()
-    assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door|pool)_", name)] == []
+    assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door|pool|vram)_", name)] == []
     counters = {name for name, kind in kinds.items() if kind == "counter"}
     events = r"_(failovers|severed|deaths|starts|grants|fencings|adoptions|drops|commits|aborts|refusals|requests"
     events += r"|strangers)$"

@@ -95,6 +95,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, defaults: {seed: 99999999999999999999}}}", "a: no door could be told this"),
         (f"models: {{a: {{engine: reference, arguments: ['{'x' * 950000}']}}}}", "a: it takes more than 900000 bytes"),
         ("asleep: {'host:9': 1GiB}", "asleep: host:9 is none of this host's"),
+        ("models: {a: {engine: reference, aliases: [b|c]}}", "a: aliases: b|c: a | parts the models of a ladder"),
         ("devices: [gpu0]", "devices: 'gpu0' is not a device; allowed: host:NAME"),
         ("devices: ['host:0', 'host:0']", "devices: host:0 is named twice"),
         ("capacity: lots", "capacity: 'lots' is no size"),
