@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +19,9 @@ from engine_shim.cli.door_address import free_address, parts_are_these
 from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
 from engine_shim.cli.pair_look import UpFacts
-from engine_shim.cli.tree import TreeLock
+from engine_shim.cli.tree import CannotStart, TreeLock
 from pool import models_file
-from pool.entries import ModelShown, State
+from pool.entries import DeviceShown, ModelShown, State
 from pool.models_file import BadFile, ModelsFile
 from pool.observer import Listing, Observer, ObserverError
 from sidecar.kernel import host_usage, port_owner, process_setup
@@ -54,6 +55,12 @@ A models.yaml:
     chat:  {engine: vllm, arguments: [Qwen/Qwen3-8B, --max-model-len, "8192"], memory: 20GiB}
     small: {engine: command, command: [llama-server, -m, small.gguf, --port, "{port}"], memory: 4GiB}
 """
+_SHOWN = [field for field in Listing.__struct_fields__ if field != "fds"]
+FIELDS = textwrap.fill(
+    f"fields of --json: {', '.join(_SHOWN)}. Of each model: {', '.join(ModelShown.__struct_fields__)}. Of each device: "
+    f"{', '.join(DeviceShown.__struct_fields__)} (in bytes; null where it can't be read).",
+    120,
+)
 TONES = {
     State.AWAKE: Tone.GOOD,
     State.FAILED: Tone.BAD,
@@ -68,7 +75,7 @@ def declare(command: Callable[..., Parser], gpus: Path) -> None:
     """Declares the command and its own commands. `gpus` exists where there are some."""
     models = command(
         "models", "Show all models of failover models up; or do something with them. Exit code 0: done, or on its way; "
-        "1: it can't be done; 2: no pool answers.", epilog=EXAMPLES,
+        "1: it can't be done; 2: no pool answers.", epilog=f"{FIELDS}\n\n{EXAMPLES}",
     )  # fmt: skip
     _shows(models)
     models.set_defaults(run=_list, gpus=gpus)
@@ -80,7 +87,13 @@ def declare(command: Callable[..., Parser], gpus: Path) -> None:
         it.set_defaults(parser=it, run=run)
         return it
 
-    up = one("up", "Run all programs of a host with many models until Ctrl-C. SIGHUP: read the file again.", _up)
+    up = one(
+        "up",
+        "Run all programs of a host with many models until Ctrl-C. SIGHUP: read the file again. "
+        "Exit code 0: it was told to end, and has; 1, or that of the part: it can't be started; 64: the file is "
+        "wrong; 128 and the signal's number: it was told to end twice.",
+        _up,
+    )
     check = one("check", "Say everything that is wrong with a models.yaml. Exit code 0: nothing; 1: something.", _check)
     for it in (up, check):
         it.add_argument("file", nargs="?", default=SPEC, type=Path, metavar="FILE", help=f"default {SPEC}")
@@ -119,7 +132,7 @@ def _list(options: Any) -> int:
 
 def _show(listing: Listing, as_json: bool, paint: Paint) -> None:
     if as_json:
-        shown = {field: getattr(listing, field) for field in listing.__struct_fields__ if field != "fds"}
+        shown = {field: getattr(listing, field) for field in _SHOWN}
         say(msgspec.json.encode(shown).decode())
         return
     for line in lines(listing, paint, datetime.now(UTC)):
@@ -241,13 +254,13 @@ def _up(options: Any) -> int:
     parts_are_these()
     try:
         spec, devices = _read(options)
-        TreeLock(options.run_dir).close()  # where it runs already its parts have the addresses
-        if problems := list(_taken("metrics", "pool", spec.metrics)):
-            raise BadFile(*problems)
     except BadFile as error:
         for sentence in error.args:
             print(f"failover: {options.file}: {sentence}", file=sys.stderr)
         return EX_USAGE
+    TreeLock(options.run_dir).close()  # where it runs already its parts have the addresses
+    for sentence in _taken("metrics", "pool", spec.metrics):
+        raise CannotStart(f"{options.file}: {sentence}")
     listen = free_address(*(options.listen or host_port(spec.listen)), other=_ADDRESS)
     wanted = Options(options.run_dir, options.file.absolute(), spec, devices, listen, options.drain_s, dict(os.environ))
     return ModelsUp(wanted).run()

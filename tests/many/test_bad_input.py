@@ -5,6 +5,7 @@ sentence each, and nothing is started.
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from engine_shim.cli.models import FIELDS
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.tree import TreeLock
-from pool.entries import State
+from pool.entries import ModelShown, State
+from pool.observer import Listing
 from sidecar.terminal.exit_codes import EX_USAGE
 from tests import emulated_driver
 from tests.engine.shims import House, Program
@@ -102,6 +105,12 @@ def test_a_port_of_metrics_that_is_taken_is_said_before_anything_runs(house: Hou
         code, words = said(house, text, verb)
     assert code != 0 and f"metrics: the pool can't listen on {address}: Address already in use by process" in words
     assert len(words.splitlines()) == 1, words
+
+
+def test_the_help_names_what_json_has() -> None:
+    """So that no one has to start a host to write a line for jq."""
+    for field in (*set(Listing.__struct_fields__) - {"fds"}, *ModelShown.__struct_fields__):
+        assert re.search(rf"\b{field}\b", FIELDS), field
 
 
 def test_an_address_that_isnt_this_machines_is_nobodys_port(house: House) -> None:
