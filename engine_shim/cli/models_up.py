@@ -186,7 +186,25 @@ class ModelsUp(Tree):
                 model.host_bytes = sum(process_tree.memory_bytes(shim.pid) for shim in model.shims if shim.pid)
         if said := self._tree_lock.keep():
             self.say("up", said)
+        if self._socket.replaced():
+            self._listen_again()
         self._tell()
+
+    def _listen_again(self) -> None:
+        """The socket was removed, or the directory: no pool that comes anew could say what is to run."""
+        options = self.options
+        with contextlib.suppress(OSError):  # it is tried again
+            make_private_directory(options.run_dir_of(".").parent)
+            new = ServerSocket(options.run_dir, launching.SOCKET)
+            try:
+                self._connections.listen(new.open())
+            except OSError:
+                new.close()
+                return
+            self._socket.close()
+            self._socket = new
+            UpFacts(options.address, options.devices, models=True).write(options.run_dir)
+            self.say("up", f"{new.path} was removed: made again")
 
     def _has_ended(self, name: str, model: Launched) -> None:
         del self._models[name]

@@ -266,6 +266,17 @@ def test_a_client_that_leaves_while_its_model_wakes_or_loads_disturbs_no_other(h
     asyncio.run(story())
 
 
+def test_a_host_directory_that_is_moved_away_is_made_again_and_its_models_are_started_there(house: House) -> None:
+    """The launcher, too, is where pools come anew."""
+    host = Host(house, models("ab", preload=False), capacity="160MiB")
+    host.until(lambda: f"127.0.0.1:{host.port}/v1" in host.up.said(), "the door answers")
+    host.until(lambda: ready(host)[0] == 200, "the door knows its models")
+    house.run_dir.rename(house.directory / "away")
+    host.until(lambda: "launcher.sock was removed: made again" in host.up.said(), "the launcher listens again")
+    host.until(lambda: len(host.states()) == 2 and not host.listing().waiting_for, "the pool has found it")  # type: ignore[union-attr]
+    host.answered(host.run([host.stream("a"), host.stream("b", "Once")]))
+
+
 def test_a_client_that_hangs_holds_up_no_swap(house: House) -> None:
     host = Host(house, models("ab"), capacity="160MiB", drain_s=0.1).ready()
 
