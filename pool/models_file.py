@@ -158,7 +158,7 @@ def parsed(data: bytes) -> ModelsFile:
     entries: dict[str, Entry] = {}
     for name, said in models.items():
         if not re.fullmatch(NAME, str(name)):
-            problems.append(f"models: {name!r} is no name for a model ({NAME_IN_WORDS}); aliases may be anything")
+            problems.append(_no_name(name))
             continue
         said = {} if said is None else said
         if not isinstance(said, dict):
@@ -177,6 +177,10 @@ def parsed(data: bytes) -> ModelsFile:
     if problems:
         raise BadFile(*problems)
     return msgspec.structs.replace(found, models=entries)
+
+
+def _no_name(name: object) -> str:
+    return f"models: {name!r} is no name for a model ({NAME_IN_WORDS}); aliases may be anything"
 
 
 def _said(error: Exception) -> str:
@@ -328,6 +332,8 @@ def _names(file: ModelsFile) -> Iterator[str]:
         yield from (
             f"{entry.name}: aliases: {name}: a | parts the models of a ladder" for name in entry.aliases if "|" in name
         )
+        if not re.fullmatch(NAME, entry.name):  # one that is launched: it becomes a directory's
+            yield _no_name(entry.name)
         for name in (entry.name, *entry.aliases):
             other = called.setdefault(name, entry.name)
             if other != entry.name:

@@ -145,6 +145,14 @@ def test_what_is_launched_counts_among_the_models_that_there_may_be() -> None:
     assert said not in wrong(file, TOTALS)
 
 
+@pytest.mark.parametrize("name", ["a/b", "../a", ".a", "a\n"])
+def test_a_model_that_is_launched_has_a_name_that_a_directory_may_have(name: str) -> None:
+    file = of("models: {a: {engine: reference}}")
+    more = {name: msgspec.structs.replace(file.models["a"], name=name)}
+    said = wrong(msgspec.structs.replace(file, models=more), TOTALS)
+    assert said[0].startswith(f"models: {name!r} is no name for a model"), said
+
+
 def test_a_file_that_is_right_says_what_it_means_and_anchors_may_be_used(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(
