@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from engine_shim.cli.pair_look import UpFacts
+from pool.entries import Entry
+from pool.models_file import ModelsFile
 from tests.engine.conftest import house
 from tests.engine.shims import House
 from tests.engine.test_up import whole
@@ -113,6 +115,12 @@ def test_every_command_is_on_their_page() -> None:
     text = (ROOT / "docs" / "using" / "commands.md").read_text(encoding="utf-8")
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert [name for name in scripts if not re.search(rf"`{name}[` ]", text)] == []
+
+
+def test_every_field_of_models_yaml_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "using" / "many-models.md").read_text(encoding="utf-8")
+    fields = {*ModelsFile.__struct_fields__, *Entry.__struct_fields__} - {"models", "name"}
+    assert [field for field in sorted(fields) if not re.search(rf"`{field}[`:]", text)] == []
 
 
 def test_what_is_not_run_says_why() -> None:
