@@ -90,7 +90,7 @@ class Requester:
         """Raises CannotListen."""
         listener = tcp.listen(*address)
         relay = partial(self._relay, listener.getsockname()[1])
-        self._relays.append(await asyncio.start_server(relay, sock=listener))
+        self._relays.append(await asyncio.start_server(relay, sock=listener, backlog=tcp.BACKLOG))
 
     async def end(self, grace_s: float) -> None:
         """Its pod ends: what is open goes on for its grace."""

@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from tests.support.processes import ROOT
-from tests.support.waiting import DEADLINE_S, until
+from tests.support.waiting import DEADLINE_S, NEVER_S, until
 
 IP = f"127.{70 + os.getpid() % 50_000 // 250}.{os.getpid() % 250}.1"
 
@@ -66,7 +66,8 @@ def _serving(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Instance]]:
     command = [sys.executable, "-m", "dual_pods.cli.requester", "--host", IP, "--accelerators", "0", *words]
     instance = Instance()
     threading.Thread(target=instance.serve, daemon=True).start()
-    process = subprocess.Popen([*command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    few = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh"]  # as containers begin, with more to be had for the asking
+    process = subprocess.Popen([*few, *command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         until(_answers, "it listens")
         where = {
@@ -171,3 +172,20 @@ def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for
     with _serving() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_many_that_come_at_once_are_let_in_and_led_on() -> None:
+    """Behind a hundred others a client would come again after a second, and each of them takes two descriptors."""
+    with _serving() as (process, instance), ExitStack() as stack:
+        process.send_signal(signal.SIGSTOP)
+        clients = [stack.enter_context(socket.create_connection((IP, 8000), timeout=NEVER_S)) for _ in range(200)]
+        process.send_signal(signal.SIGCONT)
+        for client in clients:
+            client.sendall(b"a question")
+        until(lambda: len(instance.taken) == 200, "the instance is reached by each")
+        for far in instance.taken:
+            far.sendall(b"an answer")
+        for client in clients:
+            client.settimeout(DEADLINE_S)
+            assert client.recv(100) == b"an answer"
+        assert _is_ready()
