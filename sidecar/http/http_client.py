@@ -88,6 +88,7 @@ class HttpClient:
             self._idle[place].append(connection)
         else:
             connection.close()
+        self._look_at_one()
         return Answer(connection.status, connection.headers, bytes(connection.body))
 
     @asynccontextmanager
@@ -121,6 +122,15 @@ class HttpClient:
                 return connection
             connection.close()
         return await _Connection.open(place, self._tls)
+
+    def _look_at_one(self) -> None:
+        """Places have their turns. What the far end has closed stays open here otherwise: for ever, of pods that go."""
+        for place in [*self._idle][:1]:
+            connections = self._idle.pop(place)
+            if usable := [connection for connection in connections if connection.usable]:
+                self._idle[place] = usable
+            for connection in {*connections}.difference(usable):
+                connection.close()
 
     def close(self) -> None:
         for connections in self._idle.values():
