@@ -89,6 +89,7 @@ class Requester:
     async def relay(self, address: tuple[str, int]) -> None:
         """Raises CannotListen."""
         listener = tcp.listen(*address)
+        tcp.probe(listener)
         relay = partial(self._relay, listener.getsockname()[1])
         self._relays.append(await asyncio.start_server(relay, sock=listener, backlog=tcp.BACKLOG))
 
@@ -152,7 +153,7 @@ class Requester:
     def _hear(self, decide: Callable[[Target], Standing | None], request: Request) -> Page:
         try:
             said = msgspec.json.decode(request.body, type=Target) if request.body.strip() else Target()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return answering.refusal(400, f"this isn't where an instance is: {error}")
         if said.pod and self.uid and said.pod != self.uid:
             return answering.refusal(421, f"pod {said.pod} had this address before; this is pod {self.uid}")

@@ -13,7 +13,6 @@ answers on while they come.
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -23,15 +22,11 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from sidecar.wire import tcp
+
 _READ_BYTES = 64 << 10
 _IDLE_MOST = 32
 _MOST_HEADERS = 256
-_KEEP_ALIVE = (
-    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 10),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 5),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
-)
 
 
 class Unanswered(Exception):
@@ -183,8 +178,7 @@ class _Connection:
     async def open(cls, place: _Place, tls: ssl.SSLContext | None) -> "_Connection":
         context = (tls or ssl.create_default_context()) if place.tls else None
         reader, writer = await asyncio.open_connection(place.host, place.port, ssl=context)
-        for option, value in _KEEP_ALIVE:  # else a stream whose far end has vanished would be waited on for ever
-            writer.get_extra_info("socket").setsockopt(*option, value)
+        tcp.probe(writer.get_extra_info("socket"))
         return cls(reader, writer)
 
     def clear(self) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -47,9 +48,13 @@ class Instance:
 
 
 def _ask(method: str, port: int, path: str, body: object = None) -> int:
+    return _send(method, port, path, json.dumps(body) if body is not None else None)
+
+
+def _send(method: str, port: int, path: str, body: str | None) -> int:
     connection = http.client.HTTPConnection(IP, port, timeout=DEADLINE_S)
     with closing(connection):
-        connection.request(method, path, json.dumps(body) if body is not None else None)
+        connection.request(method, path, body)
         return connection.getresponse().status
 
 
@@ -91,6 +96,13 @@ def _answers() -> bool:
         return _ask("GET", 8080, "/live") == 200
     except ConnectionRefusedError:
         return False
+
+
+def _ends_that_are_probed() -> int:
+    """Clients' connections whose timer is the one of keep-alives, as the kernel says."""
+    there = f"{socket.inet_aton(IP)[::-1].hex().upper()}:{8000:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    return sum(words[1] == there and words[5].startswith("02:") for words in map(str.split, lines))
 
 
 def _connect(instance: Instance, says: bytes) -> tuple[socket.socket, socket.socket]:
@@ -147,6 +159,12 @@ def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> Non
             assert _is_ready() == (status == 421)
 
 
+def test_what_says_no_place_is_answered_so() -> None:
+    with _serving():
+        for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
+            assert _send("POST", 8081, "/v1/become-ready", body) == 400 and _is_ready()
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_its_grace_is_the_longest_that_it_goes_on(answered: bool) -> None:
     with _serving("--grace-s", "0.5") as (process, instance):
@@ -183,6 +201,7 @@ def test_many_that_come_at_once_are_let_in_and_led_on() -> None:
         for client in clients:
             client.sendall(b"a question")
         until(lambda: len(instance.taken) == 200, "the instance is reached by each")
+        assert _ends_that_are_probed() >= 200, "a client that vanished without a word would stay for ever"
         for far in instance.taken:
             far.sendall(b"an answer")
         for client in clients:
