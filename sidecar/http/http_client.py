@@ -14,7 +14,7 @@ answers on while they come.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from sidecar.wire import tcp
 _READ_BYTES = 64 << 10
 _IDLE_MOST = 32
 _MOST_HEADERS = 256
+Tls = Callable[[], ssl.SSLContext]
 
 
 class Unanswered(Exception):
@@ -49,7 +50,8 @@ class _Place:
 
 
 class HttpClient:
-    def __init__(self, tls: ssl.SSLContext | None = None, *, body_bytes: int = 64 << 20) -> None:
+    def __init__(self, tls: Tls = ssl.create_default_context, *, body_bytes: int = 64 << 20) -> None:
+        """`tls`: by which a connection is judged, each time that one is opened."""
         self._tls = tls
         self._body_bytes = body_bytes
         self._idle: dict[_Place, list[_Connection]] = {}
@@ -175,9 +177,8 @@ class _Connection:
         self.clear()
 
     @classmethod
-    async def open(cls, place: _Place, tls: ssl.SSLContext | None) -> "_Connection":
-        context = (tls or ssl.create_default_context()) if place.tls else None
-        reader, writer = await asyncio.open_connection(place.host, place.port, ssl=context)
+    async def open(cls, place: _Place, tls: Tls) -> "_Connection":
+        reader, writer = await asyncio.open_connection(place.host, place.port, ssl=tls() if place.tls else None)
         tcp.probe(writer.get_extra_info("socket"))
         return cls(reader, writer)
 
