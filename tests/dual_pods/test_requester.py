@@ -115,6 +115,21 @@ def _connect(instance: Instance, says: bytes) -> tuple[socket.socket, socket.soc
     return client, instance.taken[-1]
 
 
+def test_the_controller_may_say_that_its_pod_ends_before_kubelet_does() -> None:
+    with _serving() as (process, instance):
+        client, far = _connect(instance, b"a question")
+        with client:
+            assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "ends": True}) == 200 and not _is_ready()
+            far.sendall(b"one")
+            assert client.recv(10) == b"one"
+            process.send_signal(signal.SIGTERM)
+            far.sendall(b"two")
+            assert client.recv(10) == b"two"
+            far.close()
+            assert client.recv(10) == b""
+        assert process.wait(DEADLINE_S) == 0
+
+
 def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_end() -> None:
     with _serving() as (process, instance):
         client, far = _connect(instance, b"a question")
