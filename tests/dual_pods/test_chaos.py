@@ -451,7 +451,8 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     it.request("a")
     it.until_ready("a")
     merge = "application/merge-patch+json"
-    wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")]
+    words = "server-patch", "admin-port", "role"
+    wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in words]
     for patch in (
         *({"metadata": {"annotations": {name: "9999"}}} for name in (*wishes, names.MODEL)),
         *({"metadata": {"annotations": {name: "1.0"}}} for name in _OF_A_SERVER),
