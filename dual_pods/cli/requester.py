@@ -18,6 +18,7 @@ from functools import partial
 from dual_pods.rules import names
 from dual_pods.shell import devices
 from dual_pods.shell.requester import Requester
+from sidecar.kernel import process_setup
 from sidecar.terminal import commands
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.names import BadValue
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     relays = {*options.relay_port, *options.ports}
     if both := own & relays:
         it.error(f"port {min(both)} can't lead to the instance and be its own: see --admin-port and --probes-port")
+    process_setup.raise_descriptor_limit()  # each connection takes two
     log = Log("dual-pods-requester", json=options.log_format == "json")
     accelerators = partial(devices.names, options.accelerators, os.environ)
     requester = Requester(accelerators, devices.memory_in_use, options.pod_uid, log)

@@ -46,7 +46,8 @@ class Plan:
         self.bindings = {s.uid: dict[str, str]() for s in self.view.running}
         """As they are to be."""
         self.ending: set[str] = set()
-        """Instances whose requesters are being told that they aren't ready any more."""
+        """Instances whose requesters are being told that they aren't ready any more, or may still pass on answers where
+        there is no pool, which waits for those by itself."""
         self.promised: dict[str, str] = {}
         """Accelerator -> the requester that is served on it."""
 
@@ -121,6 +122,8 @@ class Plan:
             self._do(relay)
             if not self._tried(relay).failures:
                 self.ending.add(requester.marks.get(names.INSTANCE, ""))
+        if self.settings.mode is not Mode.SWAP and requester.leaving and requester.running:  # its answers go on
+            self.ending.add(requester.marks.get(names.INSTANCE, ""))
 
     def _serve(self, requester: Requester) -> tuple[Phase, str]:
         try:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 _MAKING = ("ContainerCreating", "PodInitializing")
 _OVER = ("Succeeded", "Failed")
 _NOT_UNDERSTOOD = (404, 405, 501)
+_Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 def is_server(pod: Object) -> bool:
@@ -197,7 +198,7 @@ def accelerators(body: bytes) -> tuple[str, ...]:
 
 def memory(body: bytes) -> dict[str, int]:
     """Bytes in use: FMA's requester says MiB."""
-    return {name: mib << 20 for name, mib in decoded(body, dict[str, int]).items()}
+    return {name: mib << 20 for name, mib in decoded(body, dict[str, _Mib]).items()}
 
 
 def sleeping(it: Instance, status: int, body: bytes) -> Instance | None:

@@ -6,7 +6,8 @@
    unless the instance says yes again within `PAUSE_S`: so long its pool's door keeps requests while a standby wakes.
 4. A binding without an address is FMA's: the controller itself says ready and unready.
 5. What an older controller says is refused: its token is less than one that was heard.
-6. Once its pod ends, it is unready whatever comes. Its binding is what the controller says, as before.
+6. Once its pod ends, by SIGTERM or as the controller says, it is unready whatever comes. Its binding is what the
+   controller says, as before.
 """
 
 import math
@@ -29,6 +30,8 @@ class Target:
     token: int = field(default=0, compare=False)
     pod: str = field(default="", compare=False)
     """The uid of the requester that is meant: an address may be another pod's by now. Empty: not said."""
+    ends: bool = field(default=False, compare=False)
+    """Its pod is being deleted; kubelet may say so later."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ class Standing:
             return Standing(target, True, token, "the controller says that it is ready")
         return Standing(target, False, token, "its instance hasn't answered yet", ask_at=now)
 
-    def unbound(self, token: int) -> "Standing | None":
+    def unbound(self, token: int, ends: bool = False) -> "Standing | None":
         if token and token < self.token:
             return None
         why = "it isn't bound to an instance any more"
-        return Standing(token=max(token, self.token), why=why, ending=self.ending)
+        return Standing(token=max(token, self.token), why=why, ending=self.ending or ends)
 
     def ends(self) -> "Standing":
         return replace(self, ready=False, why="its pod ends", ask_at=math.inf, ending=True)

@@ -16,7 +16,7 @@ class NoDevices(Exception):
 def names(said: str, environment: Mapping[str, str]) -> list[str]:
     """Raises NoDevices."""
     for text in (said, environment.get("CUDA_VISIBLE_DEVICES", ""), environment.get("NVIDIA_VISIBLE_DEVICES", "")):
-        if text.strip().lower() not in _ALL:
+        if text.strip().lower() not in _ALL and "/" not in text:  # else a folder, with the devices in it
             return [name.strip() for name in text.split(",") if name.strip()]
     return list(memory_mib())
 

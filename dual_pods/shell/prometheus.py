@@ -24,7 +24,10 @@ class Prometheus:
         self._http = HttpClient(body_bytes=16 << 20)
 
     async def used(self) -> dict[str, dict[str, int]]:
-        """Node -> accelerator, by its UUID and by its number -> bytes. Raises Failed."""
+        """Node -> accelerator, by its UUID and by its number -> bytes. Of several series of one the most counts, and
+        one without a figure is left out. Raises Failed.
+        """
+        wrong: Exception | None = None
         try:
             answer = await self._http.ask("GET", self._url, timeout_s=self.every_s)
             found: dict[str, dict[str, int]] = {}
@@ -32,10 +35,17 @@ class Prometheus:
                 raise Failed(f"{METRIC} can't be read: {self._url} says {answer.status}: {sentence(answer.body)}")
             said = decoded(answer.body, dict[str, Any])
             for series in msgspec.convert(said["data"]["result"], list[_Series]):
+                try:
+                    used = int(float(series.value[1])) << 20
+                except (ValueError, OverflowError) as error:
+                    wrong = error
+                    continue
                 node = found.setdefault(series.metric.get("Hostname", ""), {})
                 for name in (series.metric.get("UUID"), series.metric.get("gpu")):
                     if name:
-                        node[name] = int(float(series.value[1])) << 20
+                        node[name] = max(used, node.get(name, 0))
+            if wrong is not None and not found:
+                raise wrong
         except (Unanswered, BadAnswer, LookupError, TypeError, ValueError, OverflowError) as error:
             raise Failed(f"{METRIC} can't be read: {error}") from None
         return found

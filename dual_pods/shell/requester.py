@@ -70,7 +70,7 @@ class Requester:
         self._relayed = set[_Relayed]()
         self._posts: dict[str, answering.Post] = {
             "/v1/become-ready": partial(self._hear, lambda said: self.standing.bound(said, time.monotonic())),
-            "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said.token)),
+            "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said.token, said.ends)),
         }
         self._gets: dict[str, MakePage] = {
             "/v1/dual-pods/accelerators": partial(self._say, accelerators),
@@ -89,8 +89,9 @@ class Requester:
     async def relay(self, address: tuple[str, int]) -> None:
         """Raises CannotListen."""
         listener = tcp.listen(*address)
+        tcp.probe(listener)
         relay = partial(self._relay, listener.getsockname()[1])
-        self._relays.append(await asyncio.start_server(relay, sock=listener))
+        self._relays.append(await asyncio.start_server(relay, sock=listener, backlog=tcp.BACKLOG))
 
     async def end(self, grace_s: float) -> None:
         """Its pod ends: what is open goes on for its grace."""
@@ -152,7 +153,7 @@ class Requester:
     def _hear(self, decide: Callable[[Target], Standing | None], request: Request) -> Page:
         try:
             said = msgspec.json.decode(request.body, type=Target) if request.body.strip() else Target()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return answering.refusal(400, f"this isn't where an instance is: {error}")
         if said.pod and self.uid and said.pod != self.uid:
             return answering.refusal(421, f"pod {said.pod} had this address before; this is pod {self.uid}")

@@ -163,7 +163,8 @@ class Servers:
 
     async def relay(self, requester: Requester, target: Target | None) -> None:
         at = _admin(requester, "/v1/become-ready" if target else "/v1/become-unready")
-        await self._ask("POST", at, replace(target or Target(), token=self._token(), pod=requester.uid))
+        said = replace(target or Target(), token=self._token(), pod=requester.uid, ends=requester.leaving)
+        await self._ask("POST", at, said)
 
 
 def _admin(requester: Requester, path: str) -> str:

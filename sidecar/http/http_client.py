@@ -13,9 +13,8 @@ answers on while they come.
 """
 
 import asyncio
-import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +22,12 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from sidecar.wire import tcp
+
 _READ_BYTES = 64 << 10
 _IDLE_MOST = 32
 _MOST_HEADERS = 256
-_KEEP_ALIVE = (
-    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 10),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 5),
-    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
-)
+Tls = Callable[[], ssl.SSLContext]
 
 
 class Unanswered(Exception):
@@ -54,7 +50,8 @@ class _Place:
 
 
 class HttpClient:
-    def __init__(self, tls: ssl.SSLContext | None = None, *, body_bytes: int = 64 << 20) -> None:
+    def __init__(self, tls: Tls = ssl.create_default_context, *, body_bytes: int = 64 << 20) -> None:
+        """`tls`: by which a connection is judged, each time that one is opened."""
         self._tls = tls
         self._body_bytes = body_bytes
         self._idle: dict[_Place, list[_Connection]] = {}
@@ -88,6 +85,7 @@ class HttpClient:
             self._idle[place].append(connection)
         else:
             connection.close()
+        self._look_at_one()
         return Answer(connection.status, connection.headers, bytes(connection.body))
 
     @asynccontextmanager
@@ -121,6 +119,15 @@ class HttpClient:
                 return connection
             connection.close()
         return await _Connection.open(place, self._tls)
+
+    def _look_at_one(self) -> None:
+        """Places have their turns. What the far end has closed stays open here otherwise: for ever, of pods that go."""
+        for place in [*self._idle][:1]:
+            connections = self._idle.pop(place)
+            if usable := [connection for connection in connections if connection.usable]:
+                self._idle[place] = usable
+            for connection in {*connections}.difference(usable):
+                connection.close()
 
     def close(self) -> None:
         for connections in self._idle.values():
@@ -170,11 +177,9 @@ class _Connection:
         self.clear()
 
     @classmethod
-    async def open(cls, place: _Place, tls: ssl.SSLContext | None) -> "_Connection":
-        context = (tls or ssl.create_default_context()) if place.tls else None
-        reader, writer = await asyncio.open_connection(place.host, place.port, ssl=context)
-        for option, value in _KEEP_ALIVE:  # else a stream whose far end has vanished would be waited on for ever
-            writer.get_extra_info("socket").setsockopt(*option, value)
+    async def open(cls, place: _Place, tls: Tls) -> "_Connection":
+        reader, writer = await asyncio.open_connection(place.host, place.port, ssl=tls() if place.tls else None)
+        tcp.probe(writer.get_extra_info("socket"))
         return cls(reader, writer)
 
     def clear(self) -> None:

@@ -35,6 +35,13 @@ def listen(host: str, port: int, backlog: int = BACKLOG) -> socket.socket:
     return listener
 
 
+def probe(sock: socket.socket) -> None:
+    """Else a far end that vanished without a word is waited for for ever. What a listener takes inherits it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def taken(host: str, port: int) -> str:
     """Why a program couldn't listen there at the moment; empty if it could. It binds and doesn't listen, so a program
     that begins to listen in the same moment isn't disturbed.

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from dual_pods.rules import names
 from tests.api_server.asked import Answer, Asked, Refused
 from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster, wish
 from tests.support.processes import ROOT
-from tests.support.waiting import until
+from tests.support.waiting import NEVER_S, readable, until
 
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -360,6 +361,28 @@ def test_a_controller_that_can_t_have_the_lease_says_why_and_isn_t_ready(it: Clu
     assert _status(port) == [""]
 
 
+def test_a_requester_that_is_deleted_answers_what_is_open_though_kubelet_hasn_t_told_it_yet(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    it.kubelets = False
+    ip = it.pod("a")["status"]["podIP"]
+    with socket.create_connection((ip, 8000)) as client:
+        client.sendall(b"GET /v1/models HTTP/1.1\r\n")
+        until(lambda: b"connections 1\n" in _body(ip, "/metrics"), "it goes through the requester")
+        it.delete("a")
+        until(lambda: b"isn't bound to an instance any more" in _body(ip, "/ready"), "its binding has ended")
+        assert not readable(client.fileno(), NEVER_S)
+    it.kubelets = True
+    until(lambda: not it.pod("a"), "it goes")
+
+
+def _body(ip: str, path: str) -> bytes:
+    with contextlib.closing(http.client.HTTPConnection(ip, 8080)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+
+
 def _status(port: int) -> list[str]:
     with contextlib.suppress(OSError):
         status = json.loads(_get(port, "/dual-pods"))
@@ -428,7 +451,8 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     it.request("a")
     it.until_ready("a")
     merge = "application/merge-patch+json"
-    wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")]
+    words = "server-patch", "admin-port", "role"
+    wishes = [prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in words]
     for patch in (
         *({"metadata": {"annotations": {name: "9999"}}} for name in (*wishes, names.MODEL)),
         *({"metadata": {"annotations": {name: "1.0"}}} for name in _OF_A_SERVER),

@@ -4,9 +4,14 @@ answer ends the program.
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +31,8 @@ def _says(status: int, body: bytes) -> Says:
     return lambda reply: reply.send(status, body)
 
 
-LIST = _says(200, json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": []}).encode())
+PODS = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": []}).encode()
+LIST = _says(200, PODS)
 EXPIRED = b'{"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}\n'
 
 
@@ -44,7 +50,7 @@ def _follow(lists: Says, watches: Says, asked: int) -> tuple[Kube, float]:
 
         http = HttpServer(asyncio.get_running_loop(), handle, lambda status, why: why.encode(), Limits())
         await http.listen(listener)
-        it = Kube(f"http://127.0.0.1:{listener.getsockname()[1]}", lambda: "", None, "test")
+        it = Kube(f"http://127.0.0.1:{listener.getsockname()[1]}", lambda: "", "test")
 
         async def follow() -> None:
             async for _ in it.follow("/api/v1/pods", Log("test")):
@@ -105,7 +111,7 @@ def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytes
     async def answers(*_: object, **__: object) -> Answer:
         return Answer(200, {}, b'{"kind": "Status", "status": "Success"}')
 
-    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    it = Kube("http://127.0.0.1:1", lambda: "", "test")
     monkeypatch.setattr(HttpClient, "ask", answers)
     assert asyncio.run(it.ask("DELETE", "/x"))["status"] == "Success"
     with pytest.raises(Unanswered, match="no object"):
@@ -116,7 +122,7 @@ def test_a_page_of_what_is_between_is_one_line_with_its_number(monkeypatch: pyte
     async def answers(*_: object, **__: object) -> Answer:
         return Answer(502, {}, b"<html>\n  <p>Bad Gateway\n")
 
-    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    it = Kube("http://127.0.0.1:1", lambda: "", "test")
     monkeypatch.setattr(HttpClient, "ask", answers)
     with pytest.raises(Refused, match=r"^the API server says 502: <html> <p>Bad Gateway$"):
         asyncio.run(it.ask("GET", "/x"))
@@ -132,7 +138,7 @@ def test_how_far_the_api_server_s_clock_is_ahead_follows_from_its_answers(
         date = said.pop(0).replace("it", formatdate(time.time() + ahead_s, usegmt=True))
         return Answer(200, {"date": date}, b'{"kind": "Status", "status": "Success"}')
 
-    it = Kube("http://127.0.0.1:1", lambda: "", None, "test")
+    it = Kube("http://127.0.0.1:1", lambda: "", "test")
     monkeypatch.setattr(HttpClient, "ask", answers)
     while said:
         asyncio.run(it.ask("DELETE", "/x"))
@@ -143,3 +149,49 @@ def test_a_watch_that_says_nothing_and_isnt_ended_is_ended(monkeypatch: pytest.M
     monkeypatch.setattr(kube, "WATCH_S", 0)
     monkeypatch.setattr(kube, "REQUEST_S", 0.2)
     _follow(LIST, lambda reply: reply.open(200, []), 3)
+
+
+def _certified(directory: Path) -> tuple[Path, Path]:
+    """By an authority of now, `ca.crt`, that says no more than that it is one: a certificate and its key."""
+    says = "[req]\ndistinguished_name=name\n[name]\n[ca]\nbasicConstraints=critical,CA:TRUE\n[server]\n"
+    (directory / "config").write_text(f"{says}subjectAltName=IP:127.0.0.1\n")
+    for words in (
+        "-subj /CN=kubernetes -extensions ca -keyout ca.key -out ca.crt",
+        "-subj /CN=api -extensions server -CA ca.crt -CAkey ca.key -keyout key -out certificate",
+    ):
+        command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -config config {words}"
+        subprocess.run(command.split(), check=True, capture_output=True, cwd=directory)
+    return directory / "certificate", directory / "key"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_the_cluster_s_authority_may_be_exchanged_and_lacks_what_python_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 refuses the authorities of EKS and others by default: they say too little of their keys."""
+    plain, secure = ssl.create_default_context, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    monkeypatch.setattr(kube, "ACCOUNT", tmp_path)
+
+    def as_of_3_13(**more: Any) -> ssl.SSLContext:
+        tls = plain(**more)
+        tls.verify_flags |= ssl.VERIFY_X509_STRICT
+        return tls
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + PODS)
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=secure)
+        it = Kube.here(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, "test")
+        for _ in range(2):
+            secure.load_cert_chain(*_certified(tmp_path))
+            assert (await it.ask("GET", "/api/v1/pods"))["kind"] == "PodList"
+        (tmp_path / "ca.crt").write_text("")
+        with pytest.raises(Unanswered):
+            await it.ask("GET", "/api/v1/pods")
+        server.close()
+
+    monkeypatch.setattr(ssl, "create_default_context", as_of_3_13)
+    asyncio.run(run())

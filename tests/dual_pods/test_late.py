@@ -32,7 +32,7 @@ def server() -> Iterator[ApiServer]:
 
 def _does(server: ApiServer, what: Callable[[Work], Awaitable[Any]]) -> None:
     async def run() -> None:
-        log, kube = Log("test"), Kube(server.url, lambda: ADMINISTRATOR, None, "test")
+        log, kube = Log("test"), Kube(server.url, lambda: ADMINISTRATOR, "test")
         lease = Lease(kube, "default", "dual-pods", "a", 15.0, log)
         await what(Work(kube, lease, Options("default", Settings()), log, []))
 

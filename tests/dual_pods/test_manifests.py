@@ -85,7 +85,7 @@ def test_the_policies_know_the_same_words() -> None:
         names.ACCELERATORS,
         names.ASLEEP_SINCE,
         names.MODEL,
-        *(prefix + name for prefix in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port")),
+        *(p + name for p in (names.PREFIX, names.OLD_PREFIX) for name in ("server-patch", "admin-port", "role")),
     ):
         assert f"['{word}']" in text
     assert {tuple(r["resources"]) for p in _of("ValidatingAdmissionPolicy") for r in

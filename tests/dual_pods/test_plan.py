@@ -565,6 +565,26 @@ def test_an_instance_stays_awake_until_its_requester_was_told_once(failures: int
     assert (("sleep", QWEN) in _orders(plan)) == sleeps
 
 
+@pytest.mark.parametrize(
+    ("mode", "running", "orders"),
+    [
+        (Mode.SLEEP, True, []),
+        (Mode.SLEEP, False, [("sleep", QWEN)]),
+        (Mode.DIRECT, True, []),
+        (Mode.DIRECT, False, [("delete-pod", "")]),
+        (Mode.SWAP, True, [("sleep", QWEN)]),
+    ],
+)
+def test_an_engine_without_a_pool_stays_awake_while_its_last_requester_may_pass_on_answers(
+    mode: Mode, running: bool, orders: list[tuple[str, str]]
+) -> None:
+    """A pool waits for them by itself. An engine may break if it is put to sleep while it answers."""
+    gone = replace(REQUESTER, leaving=True, running=running, marks={names.INSTANCE: QWEN})
+    server = POOL if mode is Mode.SWAP else SINGLE
+    plan = _plan(gone, server, told=[_it(state=State.AWAKE)], relayed={"r": (None, 0)}, mode=mode)
+    assert _orders(plan) == orders
+
+
 # -- what is promised to none ------------------------------------------------------------------------------------------
 
 

@@ -155,6 +155,7 @@ def test_a_watch_goes_on_while_the_controller_is_exchanged(
         ("", {"NVIDIA_VISIBLE_DEVICES": "GPU-3"}, ["GPU-3"]),
         ("", {"NVIDIA_VISIBLE_DEVICES": "void"}, None),  # DRA: what the driver shows
         ("", {"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        ("", {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}, None),  # the plugin's `volume-mounts`
     ],
 )
 def test_accelerators_are_what_gave_them_says_else_what_the_driver_shows(

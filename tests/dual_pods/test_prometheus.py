@@ -40,6 +40,13 @@ def test_an_accelerator_is_known_by_its_uuid_and_its_number() -> None:
     assert _used(200, _series("3")) == {"n1": {"GPU-0": 3 << 20, "0": 3 << 20}}
 
 
+def test_of_several_series_the_most_counts_and_one_without_a_figure_disturbs_no_other() -> None:
+    several = [*(_series(value) for value in ("3", "7", "5")), _series("NaN"), _series("+Inf", Hostname="n2")]
+    result = [series for body in several for series in json.loads(body)["data"]["result"]]
+    said = json.dumps({"status": "success", "data": {"result": result}}).encode()
+    assert _used(200, said) == {"n1": {"GPU-0": 7 << 20, "0": 7 << 20}}
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [

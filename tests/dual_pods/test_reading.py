@@ -212,6 +212,9 @@ def test_what_a_requester_says_it_has() -> None:
         with pytest.raises(reading.BadAnswer):
             reading.accelerators(bad)
     assert reading.memory(b'{"GPU-0": 3}') == {"GPU-0": 3 << 20}
+    for odd in (f"1{'0' * 399}1", "-1", "1e3", "1.5"):  # the first one would end a controller that puts it into words
+        with pytest.raises(reading.BadAnswer):
+            reading.memory(f'{{"GPU-0": {odd}}}'.encode())
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes import ROOT
-from tests.support.waiting import DEADLINE_S, until
+from tests.support.waiting import DEADLINE_S, NEVER_S, until
 
 IP = f"127.{70 + os.getpid() % 50_000 // 250}.{os.getpid() % 250}.1"
 
@@ -47,9 +48,13 @@ class Instance:
 
 
 def _ask(method: str, port: int, path: str, body: object = None) -> int:
+    return _send(method, port, path, json.dumps(body) if body is not None else None)
+
+
+def _send(method: str, port: int, path: str, body: str | None) -> int:
     connection = http.client.HTTPConnection(IP, port, timeout=DEADLINE_S)
     with closing(connection):
-        connection.request(method, path, json.dumps(body) if body is not None else None)
+        connection.request(method, path, body)
         return connection.getresponse().status
 
 
@@ -66,7 +71,8 @@ def _serving(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Instance]]:
     command = [sys.executable, "-m", "dual_pods.cli.requester", "--host", IP, "--accelerators", "0", *words]
     instance = Instance()
     threading.Thread(target=instance.serve, daemon=True).start()
-    process = subprocess.Popen([*command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    few = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh"]  # as containers begin, with more to be had for the asking
+    process = subprocess.Popen([*few, *command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         until(_answers, "it listens")
         where = {
@@ -92,6 +98,13 @@ def _answers() -> bool:
         return False
 
 
+def _ends_that_are_probed() -> int:
+    """Clients' connections whose timer is the one of keep-alives, as the kernel says."""
+    there = f"{socket.inet_aton(IP)[::-1].hex().upper()}:{8000:04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    return sum(words[1] == there and words[5].startswith("02:") for words in map(str.split, lines))
+
+
 def _connect(instance: Instance, says: bytes) -> tuple[socket.socket, socket.socket]:
     """A client's end, and the instance's, which has heard it."""
     before = len(instance.taken)
@@ -100,6 +113,21 @@ def _connect(instance: Instance, says: bytes) -> tuple[socket.socket, socket.soc
     until(lambda: len(instance.taken) > before, "the instance is reached")
     assert instance.taken[-1].recv(100) == says
     return client, instance.taken[-1]
+
+
+def test_the_controller_may_say_that_its_pod_ends_before_kubelet_does() -> None:
+    with _serving() as (process, instance):
+        client, far = _connect(instance, b"a question")
+        with client:
+            assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "ends": True}) == 200 and not _is_ready()
+            far.sendall(b"one")
+            assert client.recv(10) == b"one"
+            process.send_signal(signal.SIGTERM)
+            far.sendall(b"two")
+            assert client.recv(10) == b"two"
+            far.close()
+            assert client.recv(10) == b""
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_end() -> None:
@@ -146,6 +174,12 @@ def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> Non
             assert _is_ready() == (status == 421)
 
 
+def test_what_says_no_place_is_answered_so() -> None:
+    with _serving():
+        for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
+            assert _send("POST", 8081, "/v1/become-ready", body) == 400 and _is_ready()
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_its_grace_is_the_longest_that_it_goes_on(answered: bool) -> None:
     with _serving("--grace-s", "0.5") as (process, instance):
@@ -171,3 +205,21 @@ def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for
     with _serving() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_many_that_come_at_once_are_let_in_and_led_on() -> None:
+    """Behind a hundred others a client would come again after a second, and each of them takes two descriptors."""
+    with _serving() as (process, instance), ExitStack() as stack:
+        process.send_signal(signal.SIGSTOP)
+        clients = [stack.enter_context(socket.create_connection((IP, 8000), timeout=NEVER_S)) for _ in range(200)]
+        process.send_signal(signal.SIGCONT)
+        for client in clients:
+            client.sendall(b"a question")
+        until(lambda: len(instance.taken) == 200, "the instance is reached by each")
+        assert _ends_that_are_probed() >= 200, "a client that vanished without a word would stay for ever"
+        for far in instance.taken:
+            far.sendall(b"an answer")
+        for client in clients:
+            client.settimeout(DEADLINE_S)
+            assert client.recv(100) == b"an answer"
+        assert _is_ready()

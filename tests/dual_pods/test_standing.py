@@ -86,3 +86,5 @@ def test_once_its_pod_ends_it_is_unready_whatever_comes_and_its_binding_is_the_c
     assert unbound is not None and unbound.target is None
     again = unbound.bound(AT, 3.0)
     assert again is not None and not again.ready and again.target is None
+    said_first = _bound().answered(AT, "", 1.0).unbound(7, ends=True)
+    assert said_first is not None and said_first == unbound, "the controller may be quicker than kubelet"

@@ -57,6 +57,29 @@ def test_an_answer_is_read_however_its_length_is_said(answer: bytes, status: int
     _with(_answering(answer), ask)
 
 
+def test_a_connection_that_its_far_end_has_closed_goes_though_its_place_is_asked_no_more() -> None:
+    """Of pods that come and go each would leave one, until no descriptor is left."""
+    gone = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"first" in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(OK)
+            writer.write_eof()
+            await reader.read()
+            gone.set()
+        else:
+            writer.write(OK)
+            await _answering(*[OK] * 100_000)(reader, writer)
+
+    async def ask(url: str, client: HttpClient) -> None:
+        await client.ask("GET", url + "/first", timeout_s=30)
+        async with asyncio.timeout(30):
+            while not gone.is_set():
+                await client.ask("GET", url.replace("127.0.0.1", "127.1") + "/another", timeout_s=30)
+
+    _with(talk, ask)
+
+
 def test_a_connection_is_used_again_and_one_that_was_closed_is_not() -> None:
     connections = [0]
 
