@@ -22,6 +22,7 @@ from pool.client import Command, CommandDone, Flags, Verb
 from pool.entries import MOST_ENTRY_BYTES, Entry, State
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_requests import Refused
+from sidecar.terminal.names import is_meant
 
 MODELS, CONFIG = "/failover/models", "/failover/config"
 TOKEN = b"x-dual-pods-token"
@@ -94,7 +95,9 @@ class ModelsApi:
         elif len(name) > 200:  # no model is called so, and the pool would take it for nonsense
             raise kinds.NotAllowed
         elif request.method == "POST" and not name:
-            entry = _read(request.body, Entry)
+            entry, fields = _read(request.body, Entry), Entry.__struct_fields__
+            for field in _read(request.body, dict[str, msgspec.Raw]).keys() - {*fields, "id"}:
+                raise errors.Refusal(400, f"there is no field {field[:64]}{is_meant(field, fields)}")
             if len(entry.name) > 64 or len(request.body) > MOST_ENTRY_BYTES:
                 raise errors.Refusal(
                     400, f"a name has 1 to 64 characters, and an entry at most {MOST_ENTRY_BYTES} bytes"

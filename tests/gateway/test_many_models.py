@@ -374,6 +374,7 @@ def test_a_command_goes_to_the_pool_and_its_word_comes_back(
     [
         ("POST", "/failover/models", {"name": "a b"}, 202),
         ("POST", "/failover/models", {"aliases": 5}, 400),
+        ("POST", "/failover/models", {"name": "a", "memmory": "12GiB"}, 400),
         ("POST", "/failover/models", {"name": "a" * 201}, 400),
         ("POST", "/failover/models", {"name": "a", "arguments": ["x" * MOST_ENTRY_BYTES]}, 400),
         ("POST", "/failover/models/small/ready", None, 405),
