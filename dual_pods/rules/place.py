@@ -135,10 +135,12 @@ class View:
         requester = self.place.requesters.get(uid)
         if requester is None or requester.ask is None or requester.leaving:
             return ""
-        accelerators = self.place.accelerators.get(uid)
+        accelerators, marked = self.place.accelerators.get(uid), requester.marks.get(names.INSTANCE, "")
+        promised = [i for s in self.running for i, each in s.bindings.items() if each == uid]
         if accelerators is None:  # a new controller hasn't asked yet: it has what it was bound to
-            promised = (i for s in self.running for i, each in s.bindings.items() if each == uid)
-            return requester.marks.get(names.INSTANCE, "") or next(promised, "")
+            return marked or next(iter(promised), "")
+        if marked in promised and requester.marks.get(names.ACCELERATORS) == ",".join(accelerators):
+            return marked  # what was bound is frozen, but for some of its spec: that is no other wish
         return names.instance_id(requester.ask.wish, self.place.name, accelerators)
 
     @cached_property

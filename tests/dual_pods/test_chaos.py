@@ -472,6 +472,21 @@ def test_what_is_bound_is_frozen_for_all_but_the_controller(it: Cluster) -> None
     assert it.server.ask("POST", PODS, forged)["code"] == 422
 
 
+def test_what_may_be_changed_of_a_bound_pod_ends_no_binding_whichever_controller_leads(it: Cluster) -> None:
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    before = it.instance_of("a")
+    said = {"spec": {"tolerations": [{"key": "x", "operator": "Exists"}]}}
+    assert it.server.ask("PATCH", f"{PODS}/a", said, content_type="application/merge-patch+json")["kind"] == "Pod"
+    it.kill_controllers()
+    it.controller()
+    it.request("b", gpus=1)
+    it.until_ready("b")
+    it.until_ready("a")
+    assert it.instance_of("a") == before and it.states() == ["awake", "awake"]
+
+
 def _deploy(it: Cluster) -> str:
     """Returns its uid."""
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}

@@ -93,6 +93,11 @@ def test_a_requester_that_a_new_controller_hasn_t_asked_yet_has_what_it_was_boun
     marked = replace(REQUESTER, marks={names.INSTANCE: "i3"})
     assert _view(bound, marked, has=None).wished("r") == "i3"
     assert _view(POOL, REQUESTER, has=None).wished("r") == ""
+    frozen = replace(REQUESTER, marks={names.INSTANCE: "i2", names.ACCELERATORS: "0"})
+    assert _view(bound, frozen).wished("r") == "i2", "a sidecar's image may have been changed since"
+    assert _view(POOL, frozen).wished("r") == _view(bound, REQUESTER).wished("r") == QWEN
+    elsewhere = replace(frozen, marks={**frozen.marks, names.ACCELERATORS: "1"})
+    assert _view(bound, elsewhere).wished("r") == QWEN
 
 
 def test_what_is_hot_is_each_other_instance_on_these_accelerators_that_isn_t_at_rest() -> None:
