@@ -818,6 +818,24 @@ def test_what_outlives_its_holder_is_awaited_by_none_and_others_are_asked(world:
     assert a.all(m.Asked)
 
 
+def test_what_the_next_holder_has_found_within_the_window_is_its_own_also_where_it_waits_for_longer() -> None:
+    world = World(reads=False, totals={GPU: 100})
+    gms, b, c = world.tree("gms"), world.tree("b"), world.holder("c", 10)
+    gms.reserve(60, "gms/gpu/a", outlives=True)
+    gms.dies()
+    b.reserve(60, evictable=False)
+    world.advance(world.config.window_s - 1)
+    after = world.tree("gms")
+    world.disk_fails = "no space"
+    c.resize(c.lease, 0)
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    world.advance(3)
+    assert "can't be written" in world.alarms
+    world.disk_fails = ""
+    world.advance(3)
+    assert (after.has, b.has) == (60, 0)
+
+
 def test_what_is_found_is_known_to_the_next_server_and_was_outlived_before_it(world: World) -> None:
     server_of_weights(world, 60).dies()
     world.restart()
@@ -1799,7 +1817,7 @@ def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_
 def test_rules_that_go_round_in_a_circle_are_an_alarm_and_nothing_is_granted_any_more(world: World) -> None:
     a = world.holder("a", 60)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.machine.returns, "plan", lambda plan: plan.do(lambda: None))
+        patch.setattr(world.machine.returns, "plan", lambda plan, found: plan.do(lambda: None))
         world.feed(Tick())
     assert "go round in a circle" in world.status.alarms[0]
     b = world.tree("b")

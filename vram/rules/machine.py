@@ -144,8 +144,9 @@ class Machine(TreeMachine):
             plan.do(self._carry_out, evidence)
             return plan
         plan.again = evidence.again
+        returns = partial(self.returns.plan, found={w.name for w in self.queue.waiters.values() if w.found})
         asking = partial(self.asking.plan, any_waits=bool(self.queue.waiters))
-        for part in (self.ends.plan, self.returns.plan, asking):
+        for part in (self.ends.plan, returns, asking):
             part(plan)
             if plan.steps:
                 return plan

@@ -4,6 +4,8 @@ Pure. What a tree had that is proven gone is free at once. What a living tree gi
 reading shows that it is free.
 """
 
+from collections.abc import Container
+
 from sidecar.machine.plan import Plan
 from sidecar.terminal.formatting import sizes
 from vram.rules.books import Books, Part
@@ -19,7 +21,8 @@ class Returns(Part):
         self.last_at = 0.0
         """When something ended, or was given back, for the last time."""
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan, found: Container[str]) -> None:
+        """`found`: names of which the next holder has come, and waits for what it has found."""
         leases = list(self.leases.returning.values())
         if not leases:
             return
@@ -33,6 +36,8 @@ class Returns(Part):
         if readable:
             self.memory.plan(plan, pace(plan.now - max(since)))
         for lease in leases:
+            if lease.has_outlived and lease.name in found:
+                continue
             patience_s = self.config.window_s if lease.has_outlived else self.config.patience_s
             if not plan.wait_until(lease.returning_since + patience_s):
                 if not lease.overdue:
