@@ -70,7 +70,8 @@ def _serving(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Instance]]:
     """A requester that is ready, and the instance that it leads to."""
     command = [sys.executable, "-m", "dual_pods.cli.requester", "--host", IP, "--accelerators", "0", *words]
     instance = Instance()
-    threading.Thread(target=instance.serve, daemon=True).start()
+    serving = threading.Thread(target=instance.serve, daemon=True)
+    serving.start()
     few = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh"]  # as containers begin, with more to be had for the asking
     process = subprocess.Popen([*few, *command, "--relay-port", "8000"], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
@@ -87,6 +88,8 @@ def _serving(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], Instance]]:
     finally:
         process.kill()
         process.wait()
+        instance.listener.shutdown(socket.SHUT_RDWR)  # the thread waits in accept(), which no close ends
+        serving.join()
         for each in (instance.listener, *instance.taken):
             each.close()
 

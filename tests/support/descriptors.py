@@ -29,9 +29,10 @@ def descriptors_left(room: int) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare: list[int] = []
     highest = max(open_descriptors())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + room, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100 + room, limits[1]))
     try:
-        # Fill the gaps below the highest, so that what is left is exactly the room above it.
+        # Fill all, so that what is left is exactly the room. A thread that waits in accept() has a number that no
+        # directory shows.
         with contextlib.suppress(OSError):
             while True:
                 spare.append(os.dup(0))
