@@ -153,6 +153,8 @@ def test_a_requests_model_chooses_by_its_names_and_its_clients_profile(many: Man
     assert many.ask(model="chat", x_priority="high")[0] == 400
     status, _, said = many.ask(model="chat", top_p=float("nan"))
     assert status == 400 and "the body can't be read" in said["error"]["message"]
+    status, said = send(many, "POST", "/v1/completions", None)
+    assert status == 400 and "can't be read" not in said["error"]["message"], "there is none"
 
 
 def test_a_ladder_that_is_kept_in_order_waits_for_its_first_and_another_takes_the_one_that_is_awake(many: Many) -> None:

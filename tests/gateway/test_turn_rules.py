@@ -183,6 +183,18 @@ def test_of_a_model_that_is_gone_what_was_interrupted_ends_too_with_an_error() -
     assert new.status == 503 and old.ended == "cut" and b"it is not here any more" in old.body
 
 
+def test_where_the_pool_had_not_said_which_weights_there_are_an_answer_goes_on() -> None:
+    it = world()
+    it.feed(e.Outlook(""))
+    begun = it.arrive(COMPLETION, BODY)
+    step(it, begun, 4)
+    it.rest()
+    it.feed(e.Outlook("", loaded="known by now"))
+    it.grant()
+    it.run()
+    assert answered(begun)
+
+
 def test_no_answer_goes_on_with_another_models_weights_and_one_that_has_not_begun_is_all_of_theirs() -> None:
     it = world()
     it.feed(e.Outlook("", loaded="old"))

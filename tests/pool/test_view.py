@@ -255,3 +255,11 @@ def test_what_takes_more_than_there_is_says_so_and_no_estimate_promises_what_can
     pool.machine.models["a"].learned = e.Learned(bytes={"another": 1, GPU: 60})
     pool.feed(e.LedgerSeen({"another": 100, GPU: 50}))
     assert "60 bytes of gpu" in seen(pool)["a"].why
+
+
+def test_doors_are_told_by_what_the_weights_of_its_engines_are_told_from_others() -> None:
+    """What else they were started with changes no answer that has begun."""
+    pool = Pool()
+    assert seen(pool)["a"].loaded == ""
+    pool.launcher(a=e.Child(True, runs_as="weights.rest"))
+    assert seen(pool)["a"].loaded == "weights"

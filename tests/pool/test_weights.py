@@ -787,13 +787,16 @@ def test_one_that_loads_in_vain_and_that_no_request_needs_is_ended_for_one_that_
     assert pool.wishes() == [("end", "f"), ("wake", "b")]
 
 
-def test_so_is_one_whose_parked_weights_find_no_room_to_come_back() -> None:
-    """GMS refuses them at once, so it waits for nothing in the ledger: requests of the other waited for ever."""
+@pytest.mark.parametrize("lacking", [{}, {"a": 20}])
+def test_so_is_one_whose_parked_weights_find_no_room_to_come_back(lacking: dict[str, int]) -> None:
+    """GMS refuses them at once, so it may wait for nothing in the ledger: requests of the other waited for ever."""
     pool = Pool("abc", sizes={"a": 60, "b": 60, "c": 20})
     ends(pool, "b")
     pool.lock("a", resting=True)
     pool.weights(0, {"a": 40}, b=40, c=40)
+    pool.room(**lacking)
     pool.wants("b")
+    pool.advance(1)
     assert pool.wishes() == [("end", "a"), ("end", "c")], "40 of the weights of c are in the way, too"
     ends(pool, "a")
     ends(pool, "c")

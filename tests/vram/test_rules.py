@@ -363,6 +363,19 @@ def test_an_heir_that_waits_in_vain_keeps_its_estate_from_none_that_it_may_not_k
     assert one.has == 50 and world.status.waiters[0].needs[GPU] == 80
 
 
+def test_an_heir_that_waits_in_vain_keeps_its_estate_from_none_that_has_found_something(world: World) -> None:
+    world.totals["second"] = 100
+    holder, heir, gms = world.holder("holder", 60, name="chat"), world.tree("heir"), world.tree("gms")
+    world.tree("bystander").reserve(needs={GPU: 30, "second": 100}, evictable=False)
+    heir.says(m.Heir(name="chat"))
+    holder.dies()
+    world.used["engine"] = 10
+    heir.reserve(name="chat", needs={GPU: 60, "second": 50})
+    world.advance(2)
+    gms.reserve(50, "gms/gpu/a", outlives=True, found={GPU: 10})
+    assert gms.has == 50 and heir.has == 0
+
+
 def test_an_heir_that_waits_in_vain_keeps_its_estate_from_the_likes_of_it(world: World) -> None:
     world.totals["second"] = 100
     holder, heir, other = world.holder("holder", 60, name="chat"), world.tree("heir"), world.tree("other")
