@@ -78,18 +78,25 @@ class PoolScript:
     def _say(self, message: Message) -> None:
         for channel in self._channels:
             channel.send(message)
+            if channel.wants_write:
+                os.eventfd_write(self._wake, 1)
 
     # -- its thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
             there: list[Any] = [self._socket, self._wake, *self._channels]
-            readable = select.select(there, [], [])[0]
+            slow = [channel for channel in self._channels if channel.wants_write]
+            readable, writable, _ = select.select(there, slow, [])
             with self._lock:
+                for channel in writable:
+                    channel.flush()
                 if self._ended:
                     for channel in self._channels:
                         channel.close()
                     return
+                if self._wake in readable:
+                    os.eventfd_read(self._wake)
                 if self._socket in readable:
                     self._channels.append(
                         Channel(self._socket.accept()[0], m.from_any, max_frame_bytes=m.MAX_FRAME_BYTES)

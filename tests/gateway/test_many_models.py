@@ -343,8 +343,9 @@ def test_what_the_pool_shows_can_be_seen_once_and_watched(many: Many) -> None:
     async def watched() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", many.door.port)
         writer.write(request_bytes("/failover/models?watch=1"))
-        while b'"small","state":"asleep"' not in await reader.readline():
-            many.pool.see("small", State.ASLEEP)
+        assert b'"small"' in await reader.readuntil(b'"small","state":"awake"')
+        many.pool.see("small", State.ASLEEP)
+        await reader.readuntil(b'"small","state":"asleep"')
         writer.close()
 
     asyncio.run(watched())
