@@ -49,7 +49,7 @@ class Live:
             reply.end()
 
     def state(self, request: Request, reply: Reply) -> None:
-        reply.send(200, self._document() + b"\n", [*errors.JSON, _NEW, *_SAFE])
+        reply.send(200, self._document(self._loop.time()) + b"\n", [*errors.JSON, _NEW, *_SAFE])
 
     def events(self, request: Request, reply: Reply) -> None:
         if len(self._watchers) >= WATCHERS_MOST:
@@ -64,7 +64,7 @@ class Live:
         reply.gone = lambda: self._leave(reply)
         reply.room = lambda room: self._mind(reply, room)
         reply.open(200, headers)
-        reply.stream(_event(self._document()))
+        reply.stream(_event(self._document(self._loop.time())))
         if self._timer is None:
             self._at(self._loop.time() + BEAT_S)
 
@@ -89,16 +89,15 @@ class Live:
 
     def _tell(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = max(self._loop.time(), self._due)  # a loop may run a timer a rounding early, again and again
         self._at(now + BEAT_S)  # first: whatever happens below, they are told again
-        event = _event(self._document())
+        event = _event(self._document(now))
         if self._made[0] < now:  # it was made for another one, and may lack what has changed since
             self._at(self._made[0] + LEAST_S)
         for reply in [reply for reply, room in self._watchers.items() if room]:
             reply.stream(event)
 
-    def _document(self) -> bytes:
-        now = self._loop.time()
+    def _document(self, now: float) -> bytes:
         if now >= self._made[0] + LEAST_S:
             self._made = now, msgspec.json.encode(self._look())
         return self._made[1]
