@@ -173,3 +173,20 @@ def test_a_leader_trusts_its_lease_from_its_write_on(monkeypatch: pytest.MonkeyP
         assert await it._try(renews=True) and it.trusted_s == 10 - 4
 
     asyncio.run(run())
+
+
+def test_why_it_could_not_be_had_is_said_until_it_is_heard_of_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, said = Kube(), list[str]()
+    ask = kube.ask
+
+    async def forbids(method: str, *args: Any, **more: Any) -> Object:
+        said.append(it.trouble)
+        if len(said) == 1:
+            raise Refused(403, "Forbidden", "no right to it")
+        return await ask(method, *args, **more)
+
+    monkeypatch.setattr(kube, "ask", forbids)
+    it = _lease(kube, "it", 0.01)
+    asyncio.run(it.acquire())
+    assert "can't be had: " in said[1] and "no right to it" in said[1]
+    assert it.trouble == ""
