@@ -147,15 +147,19 @@ def _command(container: Mapping[str, Any]) -> list[str]:
 
 
 def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
-    """Where a server pod's container is asked, and where it says that it is ready: port and path. Raises BadPatch."""
-    numbers = (p["containerPort"] for p in container.get("ports") or () if isinstance(p.get("containerPort"), int))
-    port = next(numbers, DEFAULT_PORT)
+    """Where a server pod's container is asked, and where it says that it is ready: port and path. It is asked where its
+    command says, else where its probe does, as FMA has it: its first port may be the requester's. Raises BadPatch.
+    """
+    ports = [p for p in container.get("ports") or () if isinstance(p.get("containerPort"), int)]
+    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
+    named = {p.get("name"): p["containerPort"] for p in ports}
+    probed = probe["port"] if isinstance(probe.get("port"), int) else named.get(str(probe.get("port", "")), 0)
+    port = probed or next((p["containerPort"] for p in ports), DEFAULT_PORT)
     for value in parted(_command(container), ("--port",))[1][:1]:
         port = names.port(value)
         if not port:
             raise BadPatch(f"--port {value[:40]!r} is no port")
-    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
-    return port, (probe["port"] if isinstance(probe.get("port"), int) else port, str(probe.get("path", "/health")))
+    return port, (probed or port, str(probe.get("path", "/health")))
 
 
 def _entry(container: Mapping[str, Any]) -> Object:

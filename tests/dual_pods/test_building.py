@@ -154,6 +154,10 @@ def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> Non
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (8000, (8000, "/health"))
 
 
+_OF_FMA = [{"name": "probes", "containerPort": 8080}, {"name": "spi", "containerPort": 8081}]
+"""A requester's own, which go over to its server pod."""
+
+
 @pytest.mark.parametrize(
     ("container", "asked", "probe"),
     [
@@ -161,7 +165,10 @@ def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> Non
         ({"ports": [{"containerPort": 9001}]}, 9001, (9001, "/health")),
         ({"ports": [{"containerPort": "http"}, {"containerPort": 9001}]}, 9001, (9001, "/health")),
         ({"args": ["--port=9001"], "ports": [{"containerPort": 1}]}, 9001, (9001, "/health")),
-        ({"readinessProbe": {"httpGet": {"port": 9002, "path": "/up"}}}, 8000, (9002, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 9002, "path": "/up"}}}, 9002, (9002, "/up")),
+        ({"args": ["--port=9001"], "readinessProbe": {"httpGet": {"port": 9002}}}, 9001, (9002, "/health")),
+        ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": 8000, "path": "/up"}}}, 8000, (8000, "/up")),
+        ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": "spi", "path": "/up"}}}, 8081, (8081, "/up")),
         ({"readinessProbe": {"httpGet": {"port": "http", "path": "/up"}}}, 8000, (8000, "/up")),
         ({"readinessProbe": {"exec": {}}}, 8000, (8000, "/health")),
     ],
