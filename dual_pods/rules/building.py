@@ -70,7 +70,10 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         raise BadPatch(f"{names.MODEL}: {VISIBLE} isn't its user's to say: it runs on what its requester has")
     for field in more.keys() - {*fields}:
         raise BadPatch(f"{names.MODEL}: there is no field {field}{is_meant(str(field), fields)}")
-    entry = _entry(container) | more
+    own = [v for c in plain["spec"]["containers"] if c["name"] == names.CONTAINER for v in c.get("env") or ()]
+    of_pod = [v for v in own if "fieldRef" in (v.get("valueFrom") or {})]  # its own, which says no engine anything
+    env = [v for v in container.get("env") or () if v not in of_pod]
+    entry = _entry({**container, "env": env}) | more
     try:
         msgspec.convert(entry, _Named)
     except msgspec.ValidationError as error:
@@ -82,7 +85,9 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(
-            str(v["name"]) for v in container.get("env") or () if "valueFrom" in v or f"$({v['name']})" in str(entry)
+            str(v["name"])
+            for v in container.get("env") or ()
+            if ("valueFrom" in v and v in env) or f"$({v['name']})" in str(entry)
         ),
         unused=_unused(patch.get("spec") or {}),
         needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
