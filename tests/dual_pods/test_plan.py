@@ -11,7 +11,7 @@ from dual_pods.rules.events import Create, Key, Mark, Order, Query, Relay, Say
 from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.place import Mode, Place, Settings, Try
 from dual_pods.rules.plan import Phase, Plan
-from dual_pods.rules.standing import Target
+from dual_pods.rules.standing import RESTS, Target
 from pool.entries import State
 
 NODE = Node("uid-n", "n", True, True)
@@ -555,6 +555,27 @@ def test_a_requester_whose_binding_has_ended_is_told_so_unless_it_knows(
 ) -> None:
     plan = _plan(requester, POOL, told=[], relayed={"r": relayed} if relayed is not None else {})
     assert (Relay(requester, None) in plan.effects) == told
+
+
+@pytest.mark.parametrize(
+    ("ready", "relayed", "told"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (False, (Target("u"), 0), True),
+        (True, (RESTS, 0), False),
+        (True, (None, 0), False),
+    ],
+)
+def test_one_that_asks_no_instance_is_told_when_its_own_isn_t_awake(
+    ready: bool, relayed: tuple[Target | None, int] | None, told: bool
+) -> None:
+    requester, said = replace(REQUESTER, ready=ready), {"r": relayed} if relayed is not None else {}
+    for its in ([_it(state=State.FAILED)], []):
+        assert _of(_plan(requester, BOUND, told=its, relayed=said), Relay) == [Relay(requester, RESTS)] * told
+    assert not _of(_plan(requester, BOUND, relayed=said), Relay), "its server pod hasn't said what it runs"
+    [again] = _of(_plan(requester, BOUND, told=[_it(state=State.AWAKE, port=9)], relayed={"r": (RESTS, 0)}), Relay)
+    assert again.target is not None and again.target.url
 
 
 @pytest.mark.parametrize(("failures", "sleeps"), [(0, False), (1, True)])

@@ -177,6 +177,15 @@ def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> Non
             assert _is_ready() == (status == 421)
 
 
+def test_that_its_instance_isn_t_awake_is_for_the_instance_to_say() -> None:
+    with _serving() as (_, instance):
+        client, far = _connect(instance, b"GET /v1/models")
+        assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "stays": True}) == 200 and _is_ready()
+        far.sendall(b"it goes on")
+        assert client.recv(100) == b"it goes on"
+        client.close()
+
+
 def test_what_says_no_place_is_answered_so() -> None:
     with _serving():
         for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
