@@ -488,7 +488,10 @@ class Plan:
         labels: dict[str, str | None] = {names.DUAL: names.label(duals[0]) if len(duals) == 1 else None}
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
         if told is not None:
-            sleeps = bool(told.instances) and all(it.state is State.ASLEEP for it in told.instances.values())
+            states = {it.state for it in told.instances.values()}
+            sleeps = (
+                State.AWAKE not in states if server.pool else states == {State.ASLEEP}
+            )  # as FMA has it of a launcher
             labels[names.SLEEPING] = "true" if sleeps else "false"
             if not server.pool:
                 since = server.marks.get(names.ASLEEP_SINCE, repr(self.now))

@@ -776,10 +776,10 @@ def test_one_of_the_older_words_is_told_the_address_while_its_instance_is_awake(
     assert names.OLD_ADDRESS not in _marks(_plan(REQUESTER, BOUND, told=awake, relayed=told), REQUESTER)
 
 
-def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sleeps() -> None:
+def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_none_of_it_is_awake() -> None:
     sleeping: list[tuple[list[Instance], str]] = [
-        ([], "false"),
-        ([_it("i")], "true"),
+        ([], "true"),
+        ([_it("i"), _it("j", State.LOADING)], "true"),
         ([_it("i"), _it("j", State.AWAKE)], "false"),
     ]
     for told, sleeps in sleeping:
@@ -788,6 +788,7 @@ def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sl
     assert marks[names.DUAL] == "a" and marks[names.ACCELERATORS] == "0"
     assert names.ACCELERATORS not in _marks(_plan(POOL, told=[], memory=None), POOL)
     assert names.SLEEPING not in _marks(_plan(POOL), POOL), "it hasn't said"
+    assert _marks(_plan(SINGLE, told=[_it(state=State.LOADING)]), SINGLE)[names.SLEEPING] == "false"
     asleep = _plan(SINGLE, told=[_it()], now=5.0)
     assert _marks(asleep, SINGLE)[names.ASLEEP_SINCE] == "5.0" and names.ACCELERATORS not in _marks(asleep, SINGLE)
     since = replace(SINGLE, marks={names.ASLEEP_SINCE: "3.0"})
