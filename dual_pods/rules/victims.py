@@ -12,7 +12,7 @@ the cheapest per newly covered element, the collateral (plus one for each sleepe
 the least.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from dual_pods.rules.facts import Instance
@@ -72,29 +72,31 @@ def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instanc
 
 def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Instance] | None:
     """So many rounds of covers that on each accelerator the bytes that are short come free, without those that a later
-    round has made needless. None: all of them aren't enough.
+    round has made needless. Weights that several share come free with the last of these. None: all aren't enough.
     """
     lack = {name for name, count in short.items() if count > 0}
-    left, kept, chosen = dict(short), list(sleepers), list[Instance]()
+    left, going = dict(short), set[str]()
     while left := {name: count for name, count in left.items() if count > 0}:
         helpful = [  # one covers only where it gives bytes back, and what was short is no collateral
             replace(s, accelerators=s.accelerators - {name for name in lack if name not in left or not s.holds(name)})
-            for s in kept
+            for s in sleepers
+            if s.id not in going
         ]
         found = cover(helpful, frozenset(left))
         if found is None:
             return None
-        names = {sleeper.id for sleeper in found}
-        going = [sleeper for sleeper in kept if sleeper.id in names]
-        kept = [sleeper for sleeper in kept if sleeper.id not in names]
-        left = _left(left, going)
-        chosen += going
-    for each in sorted(chosen, key=lambda s: (len(s.accelerators - lack), s.last_used, s.id), reverse=True):
-        others = [sleeper for sleeper in chosen if sleeper is not each]
-        if all(count <= 0 for count in _left(short, others).values()):
-            chosen = others
-    return chosen
+        going |= {sleeper.id for sleeper in found}
+        left = _left(short, going, sleepers)
+    for each in sorted(sleepers, key=lambda s: (len(s.accelerators - lack), s.last_used, s.id), reverse=True):
+        if each.id in going and all(count <= 0 for count in _left(short, going - {each.id}, sleepers).values()):
+            going.remove(each.id)
+    return [sleeper for sleeper in sleepers if sleeper.id in going]
 
 
-def _left(short: Mapping[str, int], going: Sequence[Instance]) -> dict[str, int]:
-    return {name: count - sum(sleeper.holds(name) for sleeper in going) for name, count in short.items()}
+def _left(short: Mapping[str, int], going: Set[str], sleepers: Sequence[Instance]) -> dict[str, int]:
+    left, counted = dict(short), {sleeper.weights_name for sleeper in sleepers if sleeper.id not in going} - {""}
+    for sleeper in (sleeper for sleeper in sleepers if sleeper.id in going):
+        its = replace(sleeper, weights={}) if sleeper.weights_name in counted else sleeper
+        counted |= {sleeper.weights_name} - {""}
+        left = {name: count - its.holds(name) for name, count in left.items()}
+    return left

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import pytest
 
@@ -124,6 +125,16 @@ def test_one_that_a_later_one_makes_needless_stays() -> None:
     assert enough([small, large], {"a": 10}) == [large] and enough([small, large], {"a": 11}) == [small, large]
     old, new = _sleeper("old", {"a"}, 0.5, {"a": 1}), _sleeper("new", {"a"}, 1.5, {"a": 1})
     assert enough([old, new, large], {"a": 11}) == [old, large], "of two that would do, the one that was used last"
+
+
+def test_weights_that_several_share_come_free_with_the_last_of_them() -> None:
+    def of(name: str, used: float, asleep: int) -> Instance:
+        return replace(_sleeper(name, "a", used, {"a": asleep}), weights={"a": 20}, weights_name="w")
+
+    old, new, other = of("old", 1.0, 1), of("new", 2.0, 3), _sleeper("other", "a", 3.0, {"a": 9})
+    assert enough([old, new, other], {"a": 24}) == [old, new], "both at once"
+    assert enough([old, new, other], {"a": 3}) == [new], "old alone gives back 1, and is needless beside new"
+    assert enough([old, new, other], {"a": 25}) == [old, new, other] and enough([old, new], {"a": 25}) is None
 
 
 def test_of_what_is_needless_the_one_with_collateral_stays_first() -> None:
