@@ -70,7 +70,10 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         raise BadPatch(f"{names.MODEL}: {VISIBLE} isn't its user's to say: it runs on what its requester has")
     for field in more.keys() - {*fields}:
         raise BadPatch(f"{names.MODEL}: there is no field {field}{is_meant(str(field), fields)}")
-    entry = _entry(container) | more
+    own = [v for c in plain["spec"]["containers"] if c["name"] == names.CONTAINER for v in c.get("env") or ()]
+    of_pod = [v for v in own if "fieldRef" in (v.get("valueFrom") or {})]  # its own, which says no engine anything
+    env = [v for v in container.get("env") or () if v not in of_pod]
+    entry = _entry({**container, "env": env}) | more
     try:
         msgspec.convert(entry, _Named)
     except msgspec.ValidationError as error:
@@ -82,7 +85,9 @@ def ask(pod: Mapping[str, Any]) -> Ask:
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(
-            str(v["name"]) for v in container.get("env") or () if "valueFrom" in v or f"$({v['name']})" in str(entry)
+            str(v["name"])
+            for v in container.get("env") or ()
+            if ("valueFrom" in v and v in env) or f"$({v['name']})" in str(entry)
         ),
         unused=_unused(patch.get("spec") or {}),
         needs={str(k): _bytes(v) for k, v in needs.items()} if isinstance(needs, dict) else _bytes(needs),
@@ -147,15 +152,19 @@ def _command(container: Mapping[str, Any]) -> list[str]:
 
 
 def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
-    """Where a server pod's container is asked, and where it says that it is ready: port and path. Raises BadPatch."""
-    numbers = (p["containerPort"] for p in container.get("ports") or () if isinstance(p.get("containerPort"), int))
-    port = next(numbers, DEFAULT_PORT)
+    """Where a server pod's container is asked, and where it says that it is ready: port and path. It is asked where its
+    command says, else where its probe does, as FMA has it: its first port may be the requester's. Raises BadPatch.
+    """
+    ports = [p for p in container.get("ports") or () if isinstance(p.get("containerPort"), int)]
+    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
+    named = {p.get("name"): p["containerPort"] for p in ports}
+    probed = probe["port"] if isinstance(probe.get("port"), int) else named.get(str(probe.get("port", "")), 0)
+    port = probed or next((p["containerPort"] for p in ports), DEFAULT_PORT)
     for value in parted(_command(container), ("--port",))[1][:1]:
         port = names.port(value)
         if not port:
             raise BadPatch(f"--port {value[:40]!r} is no port")
-    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
-    return port, (probe["port"] if isinstance(probe.get("port"), int) else port, str(probe.get("path", "/health")))
+    return port, (probed or port, str(probe.get("path", "/health")))
 
 
 def _entry(container: Mapping[str, Any]) -> Object:

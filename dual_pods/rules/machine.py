@@ -15,7 +15,8 @@ Nothing here has to outlive the process: a new machine is told the same pods and
     what is short, with the least collateral, used longest ago. (plan.py, victims.py)
  7. Nothing is waked or launched where its accelerators have less free than it takes: sleepers go first; what then is
     still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
- 8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends (plan.py).
+ 8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends. Until then it
+    asks the instance whether it still is; FMA's asks none, and is told (plan.py).
  9. An instance that is promised to none goes to sleep, and is to wake no more by itself; in `direct`, or where its pod
     doesn't run, that is deleted. Without a pool, not before its requester has ended (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,

@@ -177,14 +177,15 @@ class View:
         return {name: m for told in self.place.told.values() for name, m in told.memory.items()}
 
     def sleepers(self, but: str, needs: str = "") -> list[Instance]:
-        """Those that may go: asleep, and promised to no requester. `needs`: weights that stay."""
+        """Those that may go: asleep, and promised to no requester. Without weights that stay: those of another one
+        that may not, and `needs`."""
         may = {s.it.id for s in self.instances if s.it.state is State.ASLEEP and not s.bound and s.it.id != but}
-        return [it for it in self.each_once(may, needs) if it.id in may]
+        stay = {needs, *(s.it.weights_name for s in self.instances if s.it.id not in may)} - {""}
+        found = sorted((s.it for s in self.instances if s.it.id in may), key=lambda it: (it.last_used, it.id))
+        return [replace(it, weights={}) if it.weights_name in stay else it for it in found]
 
     def each_once(self, may_go: Container[str], needs: str) -> list[Instance]:
-        """All, and weights that several share with one of these alone: with one that stays, else with the one that was
-        used longest ago.
-        """
+        """All, and weights that several share with one of these alone: with one that stays, if there is one."""
         found, counted = list[Instance](), {needs}
         for it in sorted((s.it for s in self.instances), key=lambda it: (it.id in may_go, it.last_used, it.id)):
             again = it.weights_name != "" and it.weights_name in counted

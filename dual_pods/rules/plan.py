@@ -13,7 +13,7 @@ from dual_pods.rules import building, names, victims
 from dual_pods.rules.events import Create, Effect, Mark, Order, Query, Relay, Say, key
 from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
-from dual_pods.rules.standing import Target
+from dual_pods.rules.standing import RESTS, Target
 from dual_pods.rules.strategic import BadPatch
 from pool.entries import State
 from sidecar.terminal.formatting import size
@@ -330,6 +330,10 @@ class Plan:
         if requester.marks.get(names.INSTANCE) != instance:
             self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
+        if not self.view.is_silent(server) and (seen is None or seen.it.state is not State.AWAKE):
+            last = self.place.relayed.get(requester.uid)
+            if last[0] not in (None, RESTS) if last else requester.ready:  # FMA's asks no instance
+                self._do(Relay(requester, RESTS))
         if seen is None:
             return self._launch(requester, server, instance)
         it, where = seen.it, f"instance {instance} in server pod {server.name}"
@@ -484,7 +488,10 @@ class Plan:
         labels: dict[str, str | None] = {names.DUAL: names.label(duals[0]) if len(duals) == 1 else None}
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
         if told is not None:
-            sleeps = bool(told.instances) and all(it.state is State.ASLEEP for it in told.instances.values())
+            states = {it.state for it in told.instances.values()}
+            sleeps = (
+                State.AWAKE not in states if server.pool else states == {State.ASLEEP}
+            )  # as FMA has it of a launcher
             labels[names.SLEEPING] = "true" if sleeps else "false"
             if not server.pool:
                 since = server.marks.get(names.ASLEEP_SINCE, repr(self.now))

@@ -4,7 +4,8 @@
 2. Bound, it asks the instance: quickly at first, then seldom; where the instance can be watched, a change is told.
 3. It is unready at once when the binding ends. When the instance says no, or doesn't answer, or its watch ends, it is
    unless the instance says yes again within `PAUSE_S`: so long its pool's door keeps requests while a standby wakes.
-4. A binding without an address is FMA's: the controller itself says ready and unready.
+4. A binding without an address is FMA's: the controller itself says ready and unready. For FMA's requester ours says
+   unready while its instance isn't awake, too; one that asks its instance by itself goes on (`stays`).
 5. What an older controller says is refused: its token is less than one that was heard.
 6. Once its pod ends, by SIGTERM or as the controller says, it is unready whatever comes. Its binding is what the
    controller says, as before.
@@ -32,6 +33,11 @@ class Target:
     """The uid of the requester that is meant: an address may be another pod's by now. Empty: not said."""
     ends: bool = field(default=False, compare=False)
     """Its pod is being deleted; kubelet may say so later."""
+    stays: bool = False
+    """It is unready as its instance isn't awake, and stays bound to it."""
+
+
+RESTS = Target(stays=True)
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,11 @@ class Standing:
             return Standing(target, True, token, "the controller says that it is ready")
         return Standing(target, False, token, "its instance hasn't answered yet", ask_at=now)
 
-    def unbound(self, token: int, ends: bool = False) -> "Standing | None":
+    def unbound(self, token: int, ends: bool = False, stays: bool = False) -> "Standing | None":
         if token and token < self.token:
             return None
+        if stays and self.target is not None and self.target.url:
+            return replace(self, token=max(token, self.token))
         why = "it isn't bound to an instance any more"
         return Standing(token=max(token, self.token), why=why, ending=self.ending or ends)
 

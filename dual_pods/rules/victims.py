@@ -2,7 +2,8 @@
 
 Those that go cover the accelerators that are short: at least one of them on each. Among the sets that do,
 
-1. the one with the least collateral goes: the fewest accelerators lose a sleeper that aren't short;
+1. the one with the least collateral goes: the fewest accelerators lose a sleeper that aren't short, and one that loses
+   two counts twice;
 2. then the one whose sleepers were used longest ago: the most recently used of the one set and of the other are
    compared, then the second of each, and so on; a set that ends earlier is the older one.
 
@@ -11,7 +12,7 @@ the cheapest per newly covered element, the collateral (plus one for each sleepe
 the least.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from dual_pods.rules.facts import Instance
@@ -33,21 +34,27 @@ def cover(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]
 
 
 def _exact(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]:
-    """The best set for each part of the short ones that can be covered, one sleeper after the other. What is best for a
-    part stays so with one sleeper more, so no other set needs to be kept.
+    """The best set for each part of the short ones that is covered by those that cover its first one that isn't. What
+    is best for a part stays so with one sleeper more, so no other set needs to be kept.
+
+    A cost is one number: the collateral, and below it a bit for each sleeper, higher for one that was used later.
     """
+    by_age = sorted(sleepers, key=lambda s: (s.last_used, s.id))
     bits = {name: 1 << number for number, name in enumerate(sorted(short))}
-    best: dict[int, tuple[Cost, list[Instance]]] = {0: (cost([], short), [])}
-    for sleeper in sleepers:
+    cheapest = dict[int, int]()  # of all that cover the same, one will do
+    for number, sleeper in enumerate(by_age):
         covers = sum(bits[name] for name in sleeper.accelerators & short)
-        for part, (_, chosen) in list(best.items()):
-            if part | covers == part:
-                continue
-            with_it = [*chosen, sleeper]
-            now = cost(with_it, short), with_it
-            if part | covers not in best or now[0] < best[part | covers][0]:
-                best[part | covers] = now
-    return best[(1 << len(bits)) - 1][1]
+        costs = (len(sleeper.accelerators - short) << len(by_age)) + (1 << number)
+        cheapest[covers] = min(cheapest.get(covers, costs), costs)
+    helpful = {bit: [(covers, costs) for covers, costs in cheapest.items() if covers & bit] for bit in bits.values()}
+    best, everything = {0: 0}, (1 << len(bits)) - 1
+    for part in range(everything):
+        if part in best:
+            for covers, costs in helpful[~part & (part + 1)]:
+                now = best[part] + costs
+                if now < best.get(part | covers, now + 1):
+                    best[part | covers] = now
+    return [sleeper for number, sleeper in enumerate(by_age) if best[everything] >> number & 1]
 
 
 def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance]:
@@ -65,27 +72,31 @@ def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instanc
 
 def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Instance] | None:
     """So many rounds of covers that on each accelerator the bytes that are short come free, without those that a later
-    round has made needless. None: all of them aren't enough.
+    round has made needless. Weights that several share come free with the last of these. None: all aren't enough.
     """
-    left, kept, chosen = dict(short), list(sleepers), list[Instance]()
+    lack = {name for name, count in short.items() if count > 0}
+    left, going = dict(short), set[str]()
     while left := {name: count for name, count in left.items() if count > 0}:
-        helpful = [  # one covers only where it gives bytes back
-            replace(s, accelerators=s.accelerators - {name for name in left if not s.holds(name)}) for s in kept
+        helpful = [  # one covers only where it gives bytes back, and what was short is no collateral
+            replace(s, accelerators=s.accelerators - {name for name in lack if name not in left or not s.holds(name)})
+            for s in sleepers
+            if s.id not in going
         ]
         found = cover(helpful, frozenset(left))
         if found is None:
             return None
-        names = {sleeper.id for sleeper in found}
-        going = [sleeper for sleeper in kept if sleeper.id in names]
-        kept = [sleeper for sleeper in kept if sleeper.id not in names]
-        left = _left(left, going)
-        chosen += going
-    for each in sorted(chosen, key=lambda s: s.last_used, reverse=True):
-        others = [sleeper for sleeper in chosen if sleeper is not each]
-        if all(count <= 0 for count in _left(short, others).values()):
-            chosen = others
-    return chosen
+        going |= {sleeper.id for sleeper in found}
+        left = _left(short, going, sleepers)
+    for each in sorted(sleepers, key=lambda s: (len(s.accelerators - lack), s.last_used, s.id), reverse=True):
+        if each.id in going and all(count <= 0 for count in _left(short, going - {each.id}, sleepers).values()):
+            going.remove(each.id)
+    return [sleeper for sleeper in sleepers if sleeper.id in going]
 
 
-def _left(short: Mapping[str, int], going: Sequence[Instance]) -> dict[str, int]:
-    return {name: count - sum(sleeper.holds(name) for sleeper in going) for name, count in short.items()}
+def _left(short: Mapping[str, int], going: Set[str], sleepers: Sequence[Instance]) -> dict[str, int]:
+    left, counted = dict(short), {sleeper.weights_name for sleeper in sleepers if sleeper.id not in going} - {""}
+    for sleeper in (sleeper for sleeper in sleepers if sleeper.id in going):
+        its = replace(sleeper, weights={}) if sleeper.weights_name in counted else sleeper
+        counted |= {sleeper.weights_name} - {""}
+        left = {name: count - its.holds(name) for name, count in left.items()}
+    return left

@@ -67,6 +67,10 @@ def _is_object(value: Object) -> bool:
     return isinstance(meta, dict) and bool(meta.get("resourceVersion"))
 
 
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and _is_object(value) and isinstance(value["metadata"].get("uid"), str)
+
+
 class _Change(msgspec.Struct, frozen=True):
     type: str
     object: Object
@@ -172,7 +176,10 @@ class Kube:
             page = await self.ask("GET", path, query=query)
             if "items" not in page:
                 raise Unanswered(f"{self.url}{path}: it answers with what is no list")
-            found += page["items"] or []
+            items = page["items"] or []
+            if not isinstance(items, list) or not all(map(_is_named, items)):
+                raise Unanswered(f"{self.url}{path}: it lists what is no object")
+            found += items
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 return found, str(page["metadata"]["resourceVersion"])
@@ -194,7 +201,7 @@ class Kube:
                         change = reading.decoded(line, _Change)
                         if change.type == "ERROR":
                             raise Refused(change.object.get("code", 500), "", change.object.get("message", ""))
-                        if not _is_object(change.object):
+                        if not (_is_object if change.type == "BOOKMARK" else _is_named)(change.object):
                             raise reading.BadAnswer("it tells of what is no object")
                         yield change.type, change.object
             except (Unanswered, TimeoutError):  # it broke off: what was told was told

@@ -44,10 +44,12 @@ class _Relayed:
     """What the client says goes by this one."""
     asks: bool = False
     """The client spoke last."""
+    silent: bool = True
+    """Nothing was said by it yet."""
     at: float = field(default_factory=time.monotonic)
 
     def moved(self, asks: bool) -> None:
-        self.asks, self.at = asks, time.monotonic()
+        self.silent, self.asks, self.at = False, asks, time.monotonic()
 
     def is_open(self) -> bool:
         """Clients keep connections for their next request: one that was answered, and is quiet, is over."""
@@ -67,10 +69,13 @@ class Requester:
         self._sooner = asyncio.Event()
         self._following: list[asyncio.Task[None]] = []
         """What asks and watches the instance."""
-        self._relayed = set[_Relayed]()
+        self._relayed = dict[_Relayed, None]()
+        """In the order of their coming."""
         self._posts: dict[str, answering.Post] = {
             "/v1/become-ready": partial(self._hear, lambda said: self.standing.bound(said, time.monotonic())),
-            "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said.token, said.ends)),
+            "/v1/become-unready": partial(
+                self._hear, lambda said: self.standing.unbound(said.token, said.ends, said.stays)
+            ),
         }
         self._gets: dict[str, MakePage] = {
             "/v1/dual-pods/accelerators": partial(self._say, accelerators),
@@ -184,7 +189,9 @@ class Requester:
         target, task = self.standing.target, asyncio.current_task()
         assert task is not None
         relayed = _Relayed(task)
-        self._relayed.add(relayed)
+        self._relayed[relayed] = None
+        if len(self._relayed) > RELAYS_MOST:
+            self._let_a_silent_one_go()
         with contextlib.closing(writer):
             try:
                 if target is not None and target.host and len(self._relayed) <= RELAYS_MOST:
@@ -197,7 +204,14 @@ class Requester:
             except (OSError, TimeoutError, asyncio.CancelledError):
                 pass
             finally:
-                self._relayed.discard(relayed)
+                self._relayed.pop(relayed, None)
+
+    def _let_a_silent_one_go(self) -> None:
+        """Engines that know no bound for a first word would keep it, and other clients out, for ever."""
+        first = next((relayed for relayed in self._relayed if relayed.silent), None)
+        if first is not None and not first.is_open():
+            del self._relayed[first]
+            first.task.cancel()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: Callable[[], None]) -> None:

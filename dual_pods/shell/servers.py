@@ -162,7 +162,7 @@ class Servers:
         return reading.memory(await self._ask("GET", _admin(requester, "/v1/dual-pods/accelerator-memory-usage")))
 
     async def relay(self, requester: Requester, target: Target | None) -> None:
-        at = _admin(requester, "/v1/become-ready" if target else "/v1/become-unready")
+        at = _admin(requester, "/v1/become-ready" if target and not target.stays else "/v1/become-unready")
         said = replace(target or Target(), token=self._token(), pod=requester.uid, ends=requester.leaving)
         await self._ask("POST", at, said)
 

@@ -1,8 +1,8 @@
 """A cluster of real processes on the strict API server: a small scheduler, a small kubelet, and what pods run.
 
 Each pod has an address of its own on the loopback, so every pod may listen on the same ports. A requester runs
-`dual-pods-requester`, a server pod the pool's stand-in. The controller is a process of its own, with the rights that
-`k8s/dual_pods` gives it.
+`dual-pods-requester`, or what stands in for FMA's, a server pod the pool's stand-in. The controller is a process of its
+own, with the rights that `k8s/dual_pods` gives it.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 KUBELET_S = 0.01
 ADDRESSES = f"127.{10 + os.getpid() % 50_000 // 250}.{os.getpid() % 250}"
 """Others than those of tests that run beside these."""
+FMA = "fma-requester:1"
 ADMIN_KEY = "the-key-of-the-pools"
 MANIFESTS = ROOT / "k8s" / "dual_pods"
 _LINE = 'spec: {containers: [{name: inference-server, image: "vllm:1", command: [vllm, serve, --port=8000, MODEL]}]}'
@@ -62,13 +63,15 @@ class Cluster:
 
     # -- what a test does ------------------------------------------------------------------------------------------
 
-    def request(self, name: str, serves: str = "qwen", gpus: int = 1, **annotations: str) -> str:
+    def request(
+        self, name: str, serves: str = "qwen", gpus: int = 1, image: str = "requester:1", **annotations: str
+    ) -> str:
         """Creates a requester; returns its uid."""
         said = {names.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
         patch = said.setdefault(f"{names.PREFIX}server-patch", wish(serves))
         container = {
             "name": names.CONTAINER,
-            "image": "requester:1",
+            "image": image,
             "resources": {"limits": {"nvidia.com/gpu": f"{gpus}"}},
         }
         meta = {"name": name, "annotations": said | {f"{names.PREFIX}server-patch": patch}}
@@ -235,6 +238,8 @@ class Cluster:
         else:
             gpus = ",".join(self.given[uid])
             command = ["-m", "dual_pods.cli.requester", "--host", ip, "--accelerators", gpus, "--relay-port-1=8000"]
+            if pod["spec"]["containers"][0]["image"] == FMA:
+                command = ["-m", "tests.dual_pods.fma_requester", ip, gpus]
         log = (self.directory / f"{name}.log").open("ab")
         keys = {"FAILOVER_ADMIN_KEYS": str(self.directory / "keys")} if self.real_pools else {}
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, env=os.environ | keys)

@@ -154,6 +154,27 @@ def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> Non
     assert building.endpoint(ask.pod["spec"]["containers"][0]) == (8000, (8000, "/health"))
 
 
+def test_what_a_requester_is_told_of_its_own_pod_is_no_engine_s_in_a_pool() -> None:
+    """FMA's requesters have such variables for their own command."""
+    pod, its = _pod(), {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    pod["spec"]["containers"][0]["env"] = [its]
+    ask = building.ask(pod)
+    assert "NODE_NAME" not in building.launch(ask, "i1", ["0"])["environment"]
+    made = building.single(ask, "i1", "n", ["0"], "n-1-dual", "nvidia.com/gpu")
+    assert its in made["spec"]["containers"][0]["env"], "there it is its server pod's"
+    pod = _pod(patch=PATCH.replace("--max-model-len=32768", "--served-model-name=$(NODE_NAME)"))
+    pod["spec"]["containers"][0]["env"] = [its]
+    assert building.ask(pod).references == ("NODE_NAME",)
+    secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
+    pod = _pod()
+    pod["spec"]["containers"][0]["env"] = [its, secret]
+    assert building.ask(pod).references == ("HF_TOKEN",)
+
+
+_OF_FMA = [{"name": "probes", "containerPort": 8080}, {"name": "spi", "containerPort": 8081}]
+"""A requester's own, which go over to its server pod."""
+
+
 @pytest.mark.parametrize(
     ("container", "asked", "probe"),
     [
@@ -161,7 +182,10 @@ def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> Non
         ({"ports": [{"containerPort": 9001}]}, 9001, (9001, "/health")),
         ({"ports": [{"containerPort": "http"}, {"containerPort": 9001}]}, 9001, (9001, "/health")),
         ({"args": ["--port=9001"], "ports": [{"containerPort": 1}]}, 9001, (9001, "/health")),
-        ({"readinessProbe": {"httpGet": {"port": 9002, "path": "/up"}}}, 8000, (9002, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 9002, "path": "/up"}}}, 9002, (9002, "/up")),
+        ({"args": ["--port=9001"], "readinessProbe": {"httpGet": {"port": 9002}}}, 9001, (9002, "/health")),
+        ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": 8000, "path": "/up"}}}, 8000, (8000, "/up")),
+        ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": "spi", "path": "/up"}}}, 8081, (8081, "/up")),
         ({"readinessProbe": {"httpGet": {"port": "http", "path": "/up"}}}, 8000, (8000, "/up")),
         ({"readinessProbe": {"exec": {}}}, 8000, (8000, "/health")),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dual_pods.rules import names
-from tests.dual_pods.cluster import Cluster, ask, cluster
+from tests.dual_pods.cluster import FMA, Cluster, ask, cluster
 from tests.support.waiting import until
 
 
@@ -42,3 +42,25 @@ def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes
     assert len(it.pool()["models"]) == 1
     it.until_event("b", "Waking")
     until(lambda: json.loads(it.pod("b")["metadata"]["annotations"][names.STATUS])["Phase"] == "ready", "it says so")
+
+
+def test_fma_s_requester_is_ready_while_its_instance_is_awake_though_it_asks_none(it: Cluster) -> None:
+    it.controller()
+    it.request("a", image=FMA)
+    it.until_ready("a")
+    it.misbehave(kill=it.instance_of("a"), wake_fails=1000)
+    until(lambda: not it.is_ready("a"), "it is unready")
+    it.misbehave()
+    it.until_ready("a")
+    it.misbehave(kill=it.instance_of("a"), wake_fails=1000)
+    until(lambda: not it.is_ready("a"), "it is unready again")
+    it.kill_controllers()
+    it.misbehave()
+    it.controller()
+    it.until_ready("a")
+    it.kill_controllers()
+    it.misbehave(kill=it.instance_of("a"), wake_fails=1000)
+    it.controller()
+    until(lambda: not it.is_ready("a"), "a new controller, which told it nothing, sees to it as well")
+    it.delete("a")
+    until(lambda: not it.pod("a"), "it has gone")

@@ -82,6 +82,12 @@ def _follow(lists: Says, watches: Says, asked: int) -> tuple[Kube, float]:
         (_says(200, b'{"type": "ADDED", "obj\n'), 5, "truncated"),
         (_says(200, b"{}\n"), 5, "`type`"),
         (_says(200, b'{"type": "ADDED", "object": {}}\n'), 5, "no object"),
+        (_says(200, b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "6"}}}\n'), 5, "no object"),
+        (
+            _says(200, b'{"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "6", "uid": []}}}\n'),
+            5,
+            "no obj",
+        ),
         (_says(200, b'{"type": "ADDED", "object": ' + b'{"a":' * 5000 + b"\n"), 5, "recursion"),
     ],
 )
@@ -99,12 +105,13 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
         (b'{"kind": "Status", "code": 500}', "object"),
         (b'{"kind": "PodList", "metadata": {}, "items": []}', "object"),
         (b'{"kind": "Pod", "metadata": {"resourceVersion": "5"}}', "list"),
+        *((PODS.replace(b"[]", items), "object") for items in (b"[1]", b'{"a": 1}', b'[{"metadata": {}}]')),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_a_list_that_is_none_is_asked_for_again(body: bytes, no: str) -> None:
     it, _ = _follow(_says(200, body), _says(200, b""), 3)
-    assert f"it answers with what is no {no}" in it.troubles["/api/v1/pods"]
+    assert f"what is no {no}" in it.troubles["/api/v1/pods"]
 
 
 def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytest.MonkeyPatch) -> None:

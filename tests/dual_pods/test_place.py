@@ -159,12 +159,12 @@ def test_a_wake_takes_no_room_for_its_own_weights_once_and_a_command_has_none_in
 @pytest.mark.parametrize(
     ("bound", "needs", "weights"),
     [
-        ("none", "", {"a": 7, "b": 0, "c": 0, "other": 2}),  # with the one that was used longest ago
+        ("none", "", {"a": 7, "b": 7, "c": 7, "other": 2}),  # with the last of them: victims.py
         ("none", "w", {"a": 0, "b": 0, "c": 0, "other": 2}),
         (QWEN, "", {"a": 0, "b": 0, "other": 2}),
     ],
 )
-def test_weights_that_sleepers_share_come_free_once_and_not_while_another_one_stays(
+def test_weights_that_sleepers_share_come_free_with_them_and_not_while_another_one_stays(
     bound: str, needs: str, weights: dict[str, int]
 ) -> None:
     def of(id: str, used: float) -> Instance:

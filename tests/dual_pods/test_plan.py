@@ -11,7 +11,7 @@ from dual_pods.rules.events import Create, Key, Mark, Order, Query, Relay, Say
 from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.place import Mode, Place, Settings, Try
 from dual_pods.rules.plan import Phase, Plan
-from dual_pods.rules.standing import Target
+from dual_pods.rules.standing import RESTS, Target
 from pool.entries import State
 
 NODE = Node("uid-n", "n", True, True)
@@ -557,6 +557,27 @@ def test_a_requester_whose_binding_has_ended_is_told_so_unless_it_knows(
     assert (Relay(requester, None) in plan.effects) == told
 
 
+@pytest.mark.parametrize(
+    ("ready", "relayed", "told"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (False, (Target("u"), 0), True),
+        (True, (RESTS, 0), False),
+        (True, (None, 0), False),
+    ],
+)
+def test_one_that_asks_no_instance_is_told_when_its_own_isn_t_awake(
+    ready: bool, relayed: tuple[Target | None, int] | None, told: bool
+) -> None:
+    requester, said = replace(REQUESTER, ready=ready), {"r": relayed} if relayed is not None else {}
+    for its in ([_it(state=State.FAILED)], []):
+        assert _of(_plan(requester, BOUND, told=its, relayed=said), Relay) == [Relay(requester, RESTS)] * told
+    assert not _of(_plan(requester, BOUND, relayed=said), Relay), "its server pod hasn't said what it runs"
+    [again] = _of(_plan(requester, BOUND, told=[_it(state=State.AWAKE, port=9)], relayed={"r": (RESTS, 0)}), Relay)
+    assert again.target is not None and again.target.url
+
+
 @pytest.mark.parametrize(("failures", "sleeps"), [(0, False), (1, True)])
 def test_an_instance_stays_awake_until_its_requester_was_told_once(failures: int, sleeps: bool) -> None:
     gone = replace(REQUESTER, ready=True, leaving=True, marks={names.INSTANCE: QWEN})
@@ -755,10 +776,10 @@ def test_one_of_the_older_words_is_told_the_address_while_its_instance_is_awake(
     assert names.OLD_ADDRESS not in _marks(_plan(REQUESTER, BOUND, told=awake, relayed=told), REQUESTER)
 
 
-def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sleeps() -> None:
+def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_none_of_it_is_awake() -> None:
     sleeping: list[tuple[list[Instance], str]] = [
-        ([], "false"),
-        ([_it("i")], "true"),
+        ([], "true"),
+        ([_it("i"), _it("j", State.LOADING)], "true"),
         ([_it("i"), _it("j", State.AWAKE)], "false"),
     ]
     for told, sleeps in sleeping:
@@ -767,6 +788,7 @@ def test_a_server_pod_says_whom_it_runs_for_what_it_has_and_whether_all_of_it_sl
     assert marks[names.DUAL] == "a" and marks[names.ACCELERATORS] == "0"
     assert names.ACCELERATORS not in _marks(_plan(POOL, told=[], memory=None), POOL)
     assert names.SLEEPING not in _marks(_plan(POOL), POOL), "it hasn't said"
+    assert _marks(_plan(SINGLE, told=[_it(state=State.LOADING)]), SINGLE)[names.SLEEPING] == "false"
     asleep = _plan(SINGLE, told=[_it()], now=5.0)
     assert _marks(asleep, SINGLE)[names.ASLEEP_SINCE] == "5.0" and names.ACCELERATORS not in _marks(asleep, SINGLE)
     since = replace(SINGLE, marks={names.ASLEEP_SINCE: "3.0"})

@@ -1,5 +1,6 @@
 """The program in a requester's pod, as a process, between an instance and its client."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,6 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from dual_pods.rules.standing import Standing, Target
+from dual_pods.shell import requester
+from dual_pods.shell.requester import Requester
+from sidecar.terminal.logs import Log
 from tests.support.processes import ROOT
 from tests.support.waiting import DEADLINE_S, NEVER_S, until
 
@@ -177,6 +182,15 @@ def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> Non
             assert _is_ready() == (status == 421)
 
 
+def test_that_its_instance_isn_t_awake_is_for_the_instance_to_say() -> None:
+    with _serving() as (_, instance):
+        client, far = _connect(instance, b"GET /v1/models")
+        assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "stays": True}) == 200 and _is_ready()
+        far.sendall(b"it goes on")
+        assert client.recv(100) == b"it goes on"
+        client.close()
+
+
 def test_what_says_no_place_is_answered_so() -> None:
     with _serving():
         for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
@@ -208,6 +222,40 @@ def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for
     with _serving() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_those_that_say_nothing_keep_none_out_and_those_that_have_spoken_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requester, "RELAYS_MOST", 3)
+
+    async def run() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(100):
+                writer.write(data)
+            writer.close()
+
+        far, it = await asyncio.start_server(answer, "127.0.0.1", 0), Requester(list, dict, "", Log("test"))
+        it.standing = Standing(Target(host="127.0.0.1", port=far.sockets[0].getsockname()[1]), ready=True)
+        await it.relay(("127.0.0.1", 0))
+        where = it._relays[0].sockets[0].getsockname()
+        clients = [await asyncio.open_connection(*where) for _ in range(3)]
+
+        async def says(number: int) -> bytes:
+            clients[number][1].write(b"word")
+            return await clients[number][0].read(100)
+
+        assert await says(0) == b"word"
+        clients.append(await asyncio.open_connection(*where))
+        assert await clients[3][0].read() == b"", "there is no room yet: the silent ones may be about to speak"
+        monkeypatch.setattr(requester, "QUIET_S", 0.0)
+        clients.append(await asyncio.open_connection(*where))
+        assert await says(4) == b"word" and await says(0) == b"word" and await clients[1][0].read() == b""
+        assert await says(2) == b"word", "one is enough"
+        await it.end(0)
+        for _, writer in clients:
+            writer.close()
+        far.close()
+
+    asyncio.run(run())
 
 
 def test_many_that_come_at_once_are_let_in_and_led_on() -> None:

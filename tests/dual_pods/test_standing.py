@@ -68,6 +68,15 @@ def test_one_that_says_no_is_asked_ever_more_seldom_and_often_enough() -> None:
     assert pauses[:2] == pytest.approx([QUICK_S, QUICK_S * 1.5]) and pauses[-1] == pytest.approx(MOST_QUICK_S)
 
 
+def test_what_asks_its_instance_is_told_by_none_that_this_isn_t_awake() -> None:
+    ready = _bound().answered(AT, "", 1.0)
+    assert ready.unbound(8, stays=True) == replace(ready, token=8) and ready.unbound(6, stays=True) is None
+    by_word = Standing().bound(Target(), 0.0)
+    assert by_word is not None
+    unready = by_word.unbound(0, stays=True)
+    assert unready is not None and not unready.ready
+
+
 def test_fma_s_controller_is_believed() -> None:
     standing = Standing().bound(Target(), 0.0)
     assert standing is not None and standing.ready

@@ -4,6 +4,8 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import pytest
 
@@ -76,9 +78,29 @@ def test_the_greedy_one_takes_what_covers_most_for_the_least(monkeypatch: pytest
     assert cover([a, b, both], short) == [both]
 
 
-def test_sixteen_accelerators_and_forty_sleepers_take_no_time() -> None:
-    sleepers, _ = _drawn(1, 16, 40)
-    assert cover(sleepers, frozenset().union(*(s.accelerators for s in sleepers))) is not None
+class _Counted(frozenset[str]):
+    """How often a sleeper's accelerators are looked at."""
+
+    looks = 0
+
+    def __sub__(self, others: AbstractSet[object]) -> frozenset[str]:
+        _Counted.looks += 1
+        return frozenset(self) - others
+
+
+def test_sixteen_accelerators_with_ten_sleepers_on_each_take_no_time() -> None:
+    """All 2^16 parts can be covered; the one sleeper of each that goes is found without trying every other one."""
+    names = [f"g{number}" for number in range(16)]
+    sleepers = [
+        Instance(f"s{number:03}", State.ASLEEP, _Counted({names[number % 16]}), last_used=number * 7 % 160)
+        for number in range(160)
+    ]
+    _Counted.looks = 0
+    found = cover(sleepers, frozenset(names))
+    assert found is not None and sorted(s.last_used for s in found) == sorted(
+        min(s.last_used for s in sleepers if name in s.accelerators) for name in names
+    )
+    assert _Counted.looks <= len(sleepers), "the controller stood still for a minute, and lost its Lease"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -103,6 +125,28 @@ def test_one_that_a_later_one_makes_needless_stays() -> None:
     assert enough([small, large], {"a": 10}) == [large] and enough([small, large], {"a": 11}) == [small, large]
     old, new = _sleeper("old", {"a"}, 0.5, {"a": 1}), _sleeper("new", {"a"}, 1.5, {"a": 1})
     assert enough([old, new, large], {"a": 11}) == [old, large], "of two that would do, the one that was used last"
+
+
+def test_weights_that_several_share_come_free_with_the_last_of_them() -> None:
+    def of(name: str, used: float, asleep: int) -> Instance:
+        return replace(_sleeper(name, "a", used, {"a": asleep}), weights={"a": 20}, weights_name="w")
+
+    old, new, other = of("old", 1.0, 1), of("new", 2.0, 3), _sleeper("other", "a", 3.0, {"a": 9})
+    assert enough([old, new, other], {"a": 24}) == [old, new], "both at once"
+    assert enough([old, new, other], {"a": 3}) == [new], "old alone gives back 1, and is needless beside new"
+    assert enough([old, new, other], {"a": 25}) == [old, new, other] and enough([old, new], {"a": 25}) is None
+
+
+def test_of_what_is_needless_the_one_with_collateral_stays_first() -> None:
+    both = _sleeper("both", "ab", 1.0, {"a": 1})
+    narrow, wide = _sleeper("narrow", "a", 3.0, {"a": 3}), _sleeper("wide", "ab", 2.0, {"a": 5})
+    assert enough([both, narrow, wide], {"a": 6}) == [narrow, wide], "not both, though it was used longer ago"
+
+
+def test_what_was_short_at_first_is_no_collateral_of_a_later_round() -> None:
+    old, new = _sleeper("old", "ac", 0.0, {"a": 4, "c": 4}), _sleeper("new", "bc", 1.0, {"b": 4, "c": 4})
+    third = _sleeper("third", "ac", 3.0, {"a": 5, "c": 3})
+    assert enough([old, new, third], {"a": 1, "c": 6}) == [old, third], "accelerator b loses none"
 
 
 def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> None:

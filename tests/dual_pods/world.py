@@ -7,8 +7,8 @@ hold whatever happens is checked where the world changes:
   B  where there is a ledger, no instance begins to wake or to load without room for it: what all hold and it will take
      is never more than an accelerator has, where weights that several share are counted once;
   C  two requesters are never promised one instance, and none is told of another one's;
-  D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, nothing
-     stays awake for none, and no pod is left that has ended (`quiet`).
+  D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, none is that
+     waits, nothing stays awake for none, and no pod is left that has ended (`quiet`).
 
 Kubelet starts a container again that has ended, and asks nobody: what begins so is beyond A and B until it is heard of.
 An address goes to another pod as soon as its pod has ended, whatever the controller has heard of that.
@@ -28,7 +28,7 @@ from dual_pods.rules.facts import REST, Ask, Instance, Memory, Node, Requester, 
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.plan import Phase
-from dual_pods.rules.standing import Target
+from dual_pods.rules.standing import RESTS, Target
 from pool.entries import State
 
 GIB = 1 << 30
@@ -469,8 +469,9 @@ class World:
             return "connection refused"
         if pod.fact.uid != effect.requester.uid:
             return "it is another pod"
-        self.told_ready[effect.requester.uid] = effect.target
-        self._changed(pod, ready=bool(effect.target))
+        if effect.target != RESTS:
+            self.told_ready[effect.requester.uid] = effect.target
+        self._changed(pod, ready=effect.target not in (None, RESTS))  # FMA's: it asks no instance
         return ""
 
     def needs(self, instance: str) -> int:
@@ -679,6 +680,8 @@ class World:
                 phase, sentence = self.machine.waits[uid]
                 if not sentence:
                     raise Violation(f"{pod.fact.name} is {phase.value}, and there is no word why")
+                if pod.fact.ready:
+                    raise Violation(f"{pod.fact.name} is Ready, and {phase.value}")
         promised = {i for server in self.servers() for i in server.bindings}
         for engine in self._engines():
             if engine.state is State.AWAKE and engine.id not in promised:
