@@ -126,6 +126,19 @@ def test_a_torn_snapshot_is_refused_by_name_and_nothing_is_committed(house: Hous
         )
 
 
+def test_without_a_name_no_region_is_made_beside_those_of_models(house: House, tmp_path: Path) -> None:
+    with house.client("loads", region="llama") as client, client.write(10) as writer:
+        writer.memory(writer.create(2 * MIB))[:] = bytes(2 * MIB)
+        writer.commit(plain_layout((2 * MIB,), "llama")).close()
+    place = tmp_path / "snapshot"
+    assert gmsctl(house, "save", place, "--region", "llama").returncode == 0
+    refused = gmsctl(house, "restore", place)
+    assert refused.returncode == 1 and "is of llama, and host:0 has those of llama: say --region" in refused.stderr
+    assert gmsctl(house, "restore", place, "--region", "llama").returncode == 0
+    assert [region.key for region in house.status().regions if region.policy == "shared" and region.bytes] == ["llama"]
+    assert gmsctl(house, "restore", place, "--region", "weights").returncode == 0, "that was said"
+
+
 def test_other_weights_that_are_there_are_not_replaced(house: House, place: Path) -> None:
     other = load(house, "host:0", 4)
     refused = gmsctl(house, "restore", place)
