@@ -182,6 +182,12 @@ def test_models_are_listed_with_their_states(many: Many) -> None:
     assert many.door.get("/v1/models/gpt-4")[1]["id"] == "chat" and many.door.get("/v1/models/chatt")[0] == 404
 
 
+def test_one_that_has_failed_is_listed_so_though_it_takes_requests_again(many: Many) -> None:
+    many.pool.see("off", State.OFF, State.FAILED, estimate_ms=1000)
+    until(lambda: many.state("off") == "failed", "the door has heard it")
+    many.see("off", State.OFF)
+
+
 def test_a_stream_waits_for_its_model_is_told_what_for_and_is_then_answered(many: Many) -> None:
     many.see("off", State.LOADING, turn=3, estimate_ms=3500)
 
