@@ -378,6 +378,12 @@ def test_a_command_goes_to_the_pool_and_its_word_comes_back(
     assert send(many, method, path, body, origin="http://evil.example")[0] == 403
 
 
+def test_an_alias_with_a_slash_can_be_commanded_too(many: Many) -> None:
+    many.pool.commands.clear()
+    assert send(many, "POST", "/failover/models/org%2Fsmall:8b/wake", None)[0] == 202
+    assert [command.name for command in many.pool.commands] == ["org/small:8b"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
