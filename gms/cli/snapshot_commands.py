@@ -13,10 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gms.cli.transfer_commands import Bar, connected, says_whom, timeout, told
+from gms.cli.transfer_commands import Bar, connected, region_unsaid, says_whom, timeout, told
 from gms.client import GmsClient
 from gms.observer import Observer
-from gms.rules.messages import WEIGHTS
 from gms.shell.transfer import CannotTransfer, summed
 from gms.snapshot import Manifest, Snapshot, find, save
 from sidecar.terminal.commands import Command
@@ -85,7 +84,7 @@ def restore(options: argparse.Namespace) -> int:
                 f"devices for them: {', '.join(options.devices)}"
             )
         options.devices = options.devices[: len(manifest.ranks)]
-        options.region = options.region or _region_for(options, manifest)
+        options.region = options.region or region_unsaid(options, manifest.key)
         with Bar("restore", manifest.bytes) as bar, ThreadPoolExecutor(len(manifest.ranks)) as ranks:
 
             def one(rank: int, device: str) -> None:
@@ -109,16 +108,6 @@ def devices_with(options: argparse.Namespace) -> list[str]:
     if not found:
         raise CannotTransfer(f"there are no weights of {options.region}: gmsctl status shows what there is")
     return found
-
-
-def _region_for(options: argparse.Namespace, manifest: Manifest) -> str:
-    """Where models have names, what is said without one would be a region that none of them reads. Raises NoServer."""
-    with Observer(options.run_dir, options.devices[0], options.answer_timeout_s) as observer:
-        there = {each.key for each in observer.status().regions if each.policy == "shared" and each.generation}
-    if manifest.key != WEIGHTS or (there and WEIGHTS not in there):
-        has = f", and {options.devices[0]} has those of {', '.join(sorted(there))}" if there else ""
-        raise CannotTransfer(f"whose weights are to be restored? The snapshot is of {manifest.key}{has}: say --region")
-    return WEIGHTS
 
 
 def _fill(options: argparse.Namespace, client: GmsClient, snapshot: Snapshot, rank: int, bar: Bar) -> None:

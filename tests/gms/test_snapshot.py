@@ -17,7 +17,7 @@ from gms.rules import manifest as mf
 from gms.snapshot import BadSnapshot, CannotSave, Snapshot, _alone, find, save
 from sidecar.kernel import durable
 from tests.gms.live import MIB, House, houses, plain_layout
-from tests.gms.test_transfer import environment, gmsctl
+from tests.gms.test_transfer import environment, gmsctl, write_file
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -133,7 +133,12 @@ def test_without_a_name_no_region_is_made_beside_those_of_models(house: House, t
     place = tmp_path / "snapshot"
     assert gmsctl(house, "save", place, "--region", "llama").returncode == 0
     refused = gmsctl(house, "restore", place)
-    assert refused.returncode == 1 and "is of llama, and host:0 has those of llama: say --region" in refused.stderr
+    says = "they were saved as those of llama, and host:0 has those of llama: say --region"
+    assert refused.returncode == 1 and says in refused.stderr
+    file = write_file(tmp_path / "x.safetensors", [("a", "float32", (4,))], 1)
+    refused = gmsctl(house, "put", file)
+    says = "whose weights are they? host:0 has those of llama: say --region"
+    assert refused.returncode == 1 and says in refused.stderr
     assert gmsctl(house, "restore", place, "--region", "llama").returncode == 0
     assert [region.key for region in house.status().regions if region.policy == "shared" and region.bytes] == ["llama"]
     assert gmsctl(house, "restore", place, "--region", "weights").returncode == 0, "that was said"
