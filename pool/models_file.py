@@ -45,6 +45,12 @@ NAMED, ALL_GPUS = "--served-model-name", "cuda"
 PARTS = ("lock", "ledger", "gms", "pool", "door", "up", "server.lock")
 """What the programs of `failover models up` are called, among which its models are, and a file beside their locks."""
 KNOWN_ENGINES = ("vllm", "reference", "command")
+OF_DOOR = {
+    "x_client_id": "clients: of a profile",
+    "x_priority": "priority:",
+    "x_deadline_ms": "it in each request",
+    "x_keep_alive_s": "keep_alive_s:",
+}
 _OF_WEIGHTS = ("engine", "devices")
 _KINDS = {
     "array": "a list such as [a, b]",
@@ -304,16 +310,36 @@ def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = 
     if len(file.models) > MOST_MODELS:
         found.append(f"there are {len(file.models)} models, and there may be {MOST_MODELS}")
     found += _names(file)
-    for what, one in [*file.models.items(), *((f"profiles[{n}]", one) for n, one in enumerate(file.profiles))]:
+    untellable: list[str] = []
+    profiles = {f"profiles[{n}]": one for n, one in enumerate(file.profiles)}
+    said: list[tuple[str, Entry | Profile]] = [*file.models.items(), *profiles.items()]
+    for what, one in said:
         try:
             if len(msgspec.msgpack.encode(one)) > MOST_ENTRY_BYTES:
                 found.append(f"{what}: it takes more than {MOST_ENTRY_BYTES} bytes")
         except (OverflowError, TypeError, ValueError) as error:
             found.append(f"{what}: no door could be told this: {error}")
+        untellable += [f"{what}: {sentence}" for sentence in _untellable(one)]
+    if untellable:
+        return [*found, *untellable]
     for entry in file.models.values():
         found += [f"{entry.name}: {sentence}" for sentence in wrong_entry(entry, file, totals)]
     found += [] if found else _pins(file, totals, asleep)
     return found
+
+
+def _untellable(one: Entry | Profile) -> Iterator[str]:
+    """What no program can be told, and what a door takes for itself and passes on to none."""
+    for field in one.defaults.keys() & OF_DOOR:
+        yield f"defaults: {field} is for the door, and no engine's; say {OF_DOOR[field]}"
+    if isinstance(one, Profile):
+        return
+    said = {"arguments": one.arguments, "command": one.command, "snapshot": [one.snapshot]}
+    variables = one.environment
+    for key, words in {**said, "environment": [*variables, *variables.values()]}.items():
+        if any("\0" in word for word in words):
+            yield f"{key}: a NUL is in it, which no program can be told"
+    yield from (f"environment: {name!r} is no variable's name" for name in variables if not name or "=" in name)
 
 
 def _twice(names: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
@@ -49,6 +49,7 @@ from lockserver import client
 from lockserver.client import LockClient
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import Parser
 
 HINT_AFTER_S = 3.0
@@ -453,7 +454,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
             phase=shim.phase,
             adopted=shim.adopted,
             failing=shim.failing,
-            kv=options.kv or ("drop" if options.host_dir is not None else ""),  # asleep, it is another model's device
+            kv=_kv(options),
             vouch=lambda pid: main.vouch_for(pid) if main is not None else None,
         )
         engine = known_engines.make(options.engine, setting)
@@ -478,6 +479,15 @@ def run(argv: list[str] | None = None) -> NoReturn:
         _tell(why)
         os._exit(1)
     os._exit(0)
+
+
+def _kv(options: Any) -> str:
+    """What of one that sleeps stays in the device no other model could have, though it was given back."""
+    if options.host_dir is None:
+        return options.kv or ""
+    if options.kv == "keep":
+        Log("kv").warning("kv_not_kept", why="its device is other models', too: it is dropped at each sleep")
+    return "drop"
 
 
 def _tell(why: str) -> None:

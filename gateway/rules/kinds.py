@@ -78,6 +78,8 @@ class Kind(msgspec.Struct, frozen=True):
     """It is to have an engine by then."""
     ladder: bool = False
     """Another model may answer it."""
+    afar: bool = False
+    """What answers it is elsewhere: no shim may judge that."""
 
 
 class NotAllowed(Exception):

@@ -29,4 +29,4 @@ def kind_there(kind: Kind, body: bytes, remote: Remote, key: str) -> Kind:
         headers.append((b"authorization", b"Bearer " + key.encode()))
     target = at.path.rstrip("/").encode() + kind.target.removeprefix(b"/v1")
     there = {"target": target, "headers": headers, "body": body, "api": Api.OTHER, "recovery": Recovery.ENDED}
-    return msgspec.structs.replace(kind, **there)
+    return msgspec.structs.replace(kind, afar=True, **there)

@@ -121,7 +121,7 @@ class Request:
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
             self._note("engine_silent", phase=self.phase.value)
-        if self.account is not None and self.phase in WITH_AN_ENGINE and self._mind_silence(self.account, now):
+        if self.phase in WITH_AN_ENGINE and self._mind_silence(now):
             return self._out
         if self._delivery.quiet_for(now) < self._bounds.comment_s:
             return self._out
@@ -132,10 +132,12 @@ class Request:
             self._out += self._delivery.comment(waits or f"waiting ({self.phase.value})", now, streaming)
         return self._out
 
-    def _mind_silence(self, account: Account, now: float) -> bool:
-        """Comments keep the client's own time-out from ever passing."""
-        bounds = self._bounds
-        if account.complete and now >= self._heard_at + bounds.stall_s:
+    def _mind_silence(self, now: float) -> bool:
+        """Comments keep the client's own time-out from ever passing; and what is elsewhere may have a next one."""
+        bounds, account = self._bounds, self.account
+        if account is None and not self.kind.afar:
+            return False
+        if account is not None and account.complete and now >= self._heard_at + bounds.stall_s:
             self._close_stream(now)
         elif now >= self._heard_at + bounds.silence_s:
             self._end_badly(f"the engine has said nothing for {bounds.silence_s:g} s")
@@ -217,6 +219,8 @@ class Request:
         leg = self._legs.get(event.leg)
         if leg is None:
             return
+        if self.kind.afar:
+            self._heard_at = now
         if event.head is not None:
             self._begins(leg, event.head)
         if event.data and not leg.whole:

@@ -8,7 +8,7 @@ decide. The pool does what it is asked for (`Command`), or says why not.
 import asyncio
 import ipaddress
 from typing import TypeVar, get_args
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
@@ -87,7 +87,7 @@ class ModelsApi:
             (self.live.events if watches else self.live.state)(request, reply)
         else:
             of, _, verb = path.removeprefix(MODELS).lstrip("/").partition("/")
-            self._of_model(request, reply, of, verb, looks)
+            self._of_model(request, reply, unquote(of), verb, looks)
 
     def _of_model(self, request: Request, reply: Reply, name: str, verb: str, looks: bool) -> None:
         if looks and verb in ("", "ready"):

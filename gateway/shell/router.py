@@ -278,11 +278,15 @@ class Router:
         """As OpenAI's clients list models, with the state of each. Raises Refusal."""
         every = self._only(of) if of else list(self.catalogue.entries.values())
         shown = self.catalogue.candidates(name, "")[:1] if name and not of else every
+        people_see = self.listing.models if self.listing is not None else []
+        failed = {model.name for model in people_see if model.state is State.FAILED}
         data = []
         for entry in shown:
             model = self.models.get(_key(entry))
             max_len = model.pair.machine.max_len if model is not None else None
             seen = routing.outlook_of(entry, self.outlook)
+            if entry.name in failed:  # it takes requests again, and none has come since
+                seen = msgspec.structs.replace(seen, state=State.FAILED)
             data.append(routing.listed(entry, seen, self._parts.began, max_len))
         return msgspec.json.encode(data[0] if name else {"object": "list", "data": data})
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gms.cli.transfer_commands import Bar, connected, says_whom, timeout, told
+from gms.cli.transfer_commands import Bar, connected, region_unsaid, says_whom, timeout, told
 from gms.client import GmsClient
 from gms.observer import Observer
 from gms.shell.transfer import CannotTransfer, summed
@@ -55,6 +55,7 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     command = add("restore", restore, "Reads a snapshot into the devices.", RESTORE)
     command.add_argument("place", type=Path, metavar="DIR")
     timeout(command, "wait for those who read or write")
+    command.set_defaults(region=None)
 
 
 def save_to(options: argparse.Namespace) -> int:
@@ -83,6 +84,7 @@ def restore(options: argparse.Namespace) -> int:
                 f"devices for them: {', '.join(options.devices)}"
             )
         options.devices = options.devices[: len(manifest.ranks)]
+        options.region = options.region or region_unsaid(options, manifest.key)
         with Bar("restore", manifest.bytes) as bar, ThreadPoolExecutor(len(manifest.ranks)) as ranks:
 
             def one(rank: int, device: str) -> None:

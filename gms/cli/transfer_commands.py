@@ -82,6 +82,7 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     command.add_argument("--replace", action="store_true", help="keep the old weights until the new ones are there")
     command.add_argument("--no-checksums", action="store_true", help="don't sum up what was written")
     timeout(command, "wait for those who read or write")
+    command.set_defaults(region=None)
     command = add("clear", clear, "Takes the weights away, once no process reads them.", CLEAR)
     timeout(command, "wait for those who read or write")
     command = add("get", get, "Writes the weights to a safetensors file.", GET)
@@ -95,6 +96,20 @@ def region(command: Parser) -> None:
     command.add_argument(
         "--region", type=valued(name), default=WEIGHTS, metavar="KEY", help=f"which model's; default {WEIGHTS}"
     )
+
+
+def region_unsaid(options: argparse.Namespace, of: str = WEIGHTS) -> str:
+    """Where models have names, what is written without one would be a region that none of them reads. `of`: what it is
+    called where it comes from. Raises NoServer.
+    """
+    device = options.devices[0]
+    with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+        there = sorted(each.key for each in observer.status().regions if each.policy == "shared" and each.generation)
+    if of != WEIGHTS or (there and WEIGHTS not in there):
+        saved = [f"they were saved as those of {of}"] if of != WEIGHTS else []
+        has = [f"{device} has those of {', '.join(there)}"] if there else []
+        raise CannotTransfer(f"whose weights are they? {', and '.join([*saved, *has])}: say --region")
+    return WEIGHTS
 
 
 def timeout(command: Parser, what: str) -> None:
@@ -111,7 +126,9 @@ def put(options: argparse.Namespace) -> int:
     with told() as outcome, Checkpoint(options.files) as checkpoint:
         for conflict in checkpoint.conflicts:
             complain(f"the first file's metadata is kept; another says something else: {printable(conflict)}")
-        with connected(options, _one(options), checksums=not options.no_checksums) as client:
+        device = _one(options)
+        options.region = options.region or region_unsaid(options)
+        with connected(options, device, checksums=not options.no_checksums) as client:
             plan = checkpoint.plan(client.granularity)
             begin = client.replace if options.replace else client.write
             with says_whom(options, client.device):

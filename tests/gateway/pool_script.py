@@ -20,6 +20,7 @@ class PoolScript:
         self.run_dir, self.entries, self.profiles = run_dir, list(entries), list(profiles)
         self.flags = Flags()
         self.outlook = {entry.name: ModelOutlook(run_dir=str(self.lock_of(entry.name))) for entry in entries}
+        self._shown: dict[str, State] = {}
         self.demand: dict[str, ModelDemand] = {}
         self.commands: list[m.Command] = []
         self.refuses: tuple[int, str] | None = None
@@ -48,9 +49,10 @@ class PoolScript:
 
     # -- what it says ----------------------------------------------------------------------------------------------
 
-    def see(self, name: str, state: State, **more: object) -> None:
-        """From now on this is the outlook of a model."""
+    def see(self, name: str, state: State, shown: State | None = None, **more: object) -> None:
+        """From now on this is the outlook of a model. `shown`: what people see, where that is another state."""
         with self._lock:
+            self._shown[name] = shown or state
             self.outlook[name] = ModelOutlook(state=state, run_dir=str(self.lock_of(name)), **more)  # type: ignore[arg-type]
             self._say(m.Outlook(models=self.outlook))
             self._say(self._listing())
@@ -68,8 +70,9 @@ class PoolScript:
     def _listing(self) -> m.Listing:
         shown = [
             ModelShown(
-                name=name, state=seen.state, why=seen.why, devices=["host:0"], bytes={"host:0": 1}, asleep_bytes={},
-                last_used=None, port=None, pinned=False, turn=seen.turn, estimate_ms=seen.estimate_ms,
+                name=name, state=self._shown.get(name, seen.state), why=seen.why, devices=["host:0"],
+                bytes={"host:0": 1}, asleep_bytes={}, last_used=None, port=None, pinned=False,
+                turn=seen.turn, estimate_ms=seen.estimate_ms,
             )
             for name, seen in self.outlook.items()
         ]  # fmt: skip

@@ -14,6 +14,7 @@ from gateway.rules import events as e
 from gateway.rules.admission import POISON, UNREACHABLE_S
 from gateway.rules.due import ENDED
 from gateway.rules.grants import Grant
+from gateway.rules.kinds import Api, Recovery
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
 
@@ -738,6 +739,29 @@ def test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound(pie
     it.wait(2.0)
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body and b"[DONE]" not in client.body
     assert leases(it) == 0
+
+
+@pytest.mark.parametrize("ladder", [False, True])
+def test_an_endpoint_elsewhere_that_never_answers_is_given_up_after_a_bound_for_the_next_model(ladder: bool) -> None:
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, BODY, afar=True, api=Api.OTHER, recovery=Recovery.ENDED, ladder=ladder)
+    it.wait(59.0)
+    assert not client.ended
+    it.wait(2.0)
+    assert leases(it) == 0
+    assert str(client.ended) == ("handed on" if ladder else "whole")
+    assert ladder or (client.status == 502 and b"said nothing for 60 s" in client.body)
+
+
+def test_one_that_says_something_in_time_may_take_as_long_as_it_likes() -> None:
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, BODY, afar=True, api=Api.OTHER, recovery=Recovery.ENDED)
+    (exchange,) = it.exchanges
+    for number in range(4):
+        it.wait(50.0)
+        head = e.Head(200, [(b"content-type", b"audio/wav")], None) if not number else None
+        it.feed(e.Heard(client.number, exchange.ask.leg, head=head, data=b"wave"))
+    assert not client.ended
 
 
 def test_comments_of_the_engines_own_are_no_word() -> None:

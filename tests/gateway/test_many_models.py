@@ -182,6 +182,12 @@ def test_models_are_listed_with_their_states(many: Many) -> None:
     assert many.door.get("/v1/models/gpt-4")[1]["id"] == "chat" and many.door.get("/v1/models/chatt")[0] == 404
 
 
+def test_one_that_has_failed_is_listed_so_though_it_takes_requests_again(many: Many) -> None:
+    many.pool.see("off", State.OFF, State.FAILED, estimate_ms=1000)
+    until(lambda: many.state("off") == "failed", "the door has heard it")
+    many.see("off", State.OFF)
+
+
 def test_a_stream_waits_for_its_model_is_told_what_for_and_is_then_answered(many: Many) -> None:
     many.see("off", State.LOADING, turn=3, estimate_ms=3500)
 
@@ -370,6 +376,12 @@ def test_a_command_goes_to_the_pool_and_its_word_comes_back(
     many.pool.refuses = None
     assert status == 409 and said["error"]["message"] == "it is pinned"
     assert send(many, method, path, body, origin="http://evil.example")[0] == 403
+
+
+def test_an_alias_with_a_slash_can_be_commanded_too(many: Many) -> None:
+    many.pool.commands.clear()
+    assert send(many, "POST", "/failover/models/org%2Fsmall:8b/wake", None)[0] == 202
+    assert [command.name for command in many.pool.commands] == ["org/small:8b"]
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,7 @@ def test_a_request_for_an_endpoint_elsewhere_carries_its_own_key_name_and_path_a
     kind = kinds.kind_of("POST", CHAT.encode() + b"?a=1", headers, there, request_id="r", seed=1)
     kind = remote.kind_there(kind, there, CLOUD, "secret")
     assert (kind.target, remote.address_of(CLOUD)) == (b"/openai/v1/chat/completions?a=1", "https://api.example.com")
+    assert kind.afar
     mine = [(b"accept", b"*/*"), (b"host", b"api.example.com")]
     assert kind.headers == [*mine, (b"authorization", b"Bearer secret")]
     assert remote.kind_there(kind, there, CLOUD, "").headers == mine

@@ -17,7 +17,7 @@ from gms.rules import manifest as mf
 from gms.snapshot import BadSnapshot, CannotSave, Snapshot, _alone, find, save
 from sidecar.kernel import durable
 from tests.gms.live import MIB, House, houses, plain_layout
-from tests.gms.test_transfer import environment, gmsctl
+from tests.gms.test_transfer import environment, gmsctl, write_file
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -124,6 +124,24 @@ def test_a_torn_snapshot_is_refused_by_name_and_nothing_is_committed(house: Hous
         assert gmsctl(house, "restore", tmp := place / "none").stderr == (
             f"gmsctl: there is no snapshot at {tmp}: gmsctl save makes one\n"
         )
+
+
+def test_without_a_name_no_region_is_made_beside_those_of_models(house: House, tmp_path: Path) -> None:
+    with house.client("loads", region="llama") as client, client.write(10) as writer:
+        writer.memory(writer.create(2 * MIB))[:] = bytes(2 * MIB)
+        writer.commit(plain_layout((2 * MIB,), "llama")).close()
+    place = tmp_path / "snapshot"
+    assert gmsctl(house, "save", place, "--region", "llama").returncode == 0
+    refused = gmsctl(house, "restore", place)
+    says = "they were saved as those of llama, and host:0 has those of llama: say --region"
+    assert refused.returncode == 1 and says in refused.stderr
+    file = write_file(tmp_path / "x.safetensors", [("a", "float32", (4,))], 1)
+    refused = gmsctl(house, "put", file)
+    says = "whose weights are they? host:0 has those of llama: say --region"
+    assert refused.returncode == 1 and says in refused.stderr
+    assert gmsctl(house, "restore", place, "--region", "llama").returncode == 0
+    assert [region.key for region in house.status().regions if region.policy == "shared" and region.bytes] == ["llama"]
+    assert gmsctl(house, "restore", place, "--region", "weights").returncode == 0, "that was said"
 
 
 def test_other_weights_that_are_there_are_not_replaced(house: House, place: Path) -> None:

@@ -56,6 +56,14 @@ def test_two_models_swap_again_and_again_and_nothing_grows(house: House) -> None
     after.check(before, before.memory * 1.1 + (8 << 20))
 
 
+def test_a_kv_cache_that_is_to_be_kept_is_in_no_other_models_way(house: House) -> None:
+    """It stayed in the device, and for the others there was no room again."""
+    host = Host(house, models("ab", environment={"FAILOVER_KV": "keep"}), capacity="160MiB").ready()
+    for name in "aba":
+        host.answered(host.run([host.stream(name)]))
+    assert sum(one.failures for one in host.shown()) == 0 and "kv_not_kept" in host.up.said()
+
+
 def test_eight_models_under_streams_of_every_kind(house: House) -> None:
     dice = seeded()
     host = Host(house, models("abcdefgh"), capacity="300MiB", drain_s=0.2).ready()

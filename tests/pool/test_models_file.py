@@ -6,9 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.rules.wishes import Fields
 from pool import models_file
 from pool.entries import Entry
-from pool.models_file import BadFile, ModelsFile, by_name, changes, estimated, model_rules, parsed, read, wrong
+from pool.models_file import OF_DOOR, BadFile, ModelsFile, by_name, changes, estimated, model_rules, parsed, read, wrong
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -109,12 +110,25 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: reference, memory: {'host:9': 1GiB}}}", "a: devices: host:9 is none of this host's"),
         ("listen: nowhere", "listen: 'nowhere' is no address"),
         ("asleep: {host: much}", "host: 'much' is no size"),
+        ("models: {a: {engine: reference, snapshot: \"\\0\"}, b: {engine: reference, snapshot: /tmp/s}}", "a: snapshot: a NUL"),
+        ("models: {a: {engine: reference, arguments: [\"\\0\"]}}", "a: arguments: a NUL is in it"),
+        ("models: {a: {engine: command, command: [sh, \"{port}\\0\"]}}", "a: command: a NUL is in it"),
+        ("models: {a: {engine: reference, environment: {X: \"\\0\"}}}", "a: environment: a NUL is in it"),
+        ("models: {a: {engine: reference, environment: {\"\\0\": x}}}", "a: environment: a NUL is in it"),
+        ("models: {a: {engine: reference, environment: {A=B: x}}}", "a: environment: 'A=B' is no variable's name"),
+        ("models: {a: {engine: reference, environment: {'': x}}}", "a: environment: '' is no variable's name"),
+        ("models: {a: {engine: reference, defaults: {x_priority: 3}}}", "a: defaults: x_priority is for the door, and no engine's; say priority:"),
+        ("profiles: [{clients: [x], defaults: {x_keep_alive_s: 3}}]", "profiles[0]: defaults: x_keep_alive_s is for the door"),
     ],
 )  # fmt: skip
 def test_what_cant_be_right_is_said_in_a_sentence(text: str, said: str) -> None:
     file = of(text)
     file = msgspec.structs.replace(file, devices=file.devices or ["host:0"])
     assert any(said in sentence for sentence in wrong(file, TOTALS)), wrong(file, TOTALS)
+
+
+def test_what_a_door_takes_for_itself_is_no_default() -> None:
+    assert set(Fields.__struct_fields__) == set(OF_DOOR)
 
 
 def test_models_that_share_their_weights_may_share_a_snapshot_of_them() -> None:

@@ -21,6 +21,17 @@ def test_a_gpu_by_its_number_is_known_once_there_is_a_ledger(house: House) -> No
     assert seen.leases[0].bytes == {GPU: 1 << 20, OTHER: 2 << 20}
 
 
+def test_two_of_the_same_program_have_a_lease_each_and_two_of_the_same_name_one_after_the_other(house: House) -> None:
+    house.serve(*TOTALS)
+    first, second = (house.vramctl("hold", "--needs", "GPU-0=1MiB", "--", *SHOWS) for _ in range(2))
+    assert first.out.next() == second.out.next() == GPU
+    assert all(lease.name.startswith("sh.") for lease in house.until(lambda status: status.leases, "them").leases)
+    named = ("hold", "--name", "train", "--needs", "GPU-0=1MiB")
+    assert house.vramctl(*named, "--", *SHOWS).out.next() == GPU
+    code, _, said = house.ask(*named, "--no-wait", "--", "true")
+    assert code == 75 and "train holds it" in said
+
+
 def test_what_names_no_device_is_refused_with_those_that_there_are(house: House) -> None:
     house.serve(*TOTALS)
     code, _, said = house.ask("hold", "--needs", "GPU-2=1MiB", "--", "true")

@@ -21,10 +21,8 @@ def hold(options: argparse.Namespace) -> int:
     def check(needs: dict[str, int]) -> None:
         if not needs:
             raise ValueError("how much of which device? Say --needs DEVICE=BYTES")
-        m.check(m.Reserve(number=0, name=options.name, needs=needs, priority=options.priority))
+        m.check(m.Reserve(number=0, name=options.name or "any", needs=needs, priority=options.priority))
 
-    word = os.path.basename(options.words[0]) if options.words else ""
-    options.name = options.name or re.sub(r"[^A-Za-z0-9._-]", "-", word)[:64].lstrip("._-") or "hold"
     return held_command.hold("vramctl", options, check, HeldCommand)
 
 
@@ -59,7 +57,9 @@ class HeldCommand(held_command.HeldCommand):
 
     def client(self) -> LedgerClient:
         asked = lambda lease, bytes, timeout_s, why: self.tell_to_end(f"to make room ({why})")  # noqa: E731
-        return LedgerClient(self.options.run_dir, self.options.name, on_asked=asked, on_lost=self.on_lost)
+        word = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.basename(self.options.words[0]))[:64].lstrip("._-")
+        called = self.options.name or word or "hold"
+        return LedgerClient(self.options.run_dir, called, on_asked=asked, on_lost=self.on_lost)
 
     def meet_server(self, timeout_s: float | None) -> None:
         if not self._named.wait(timeout_s):
@@ -71,8 +71,9 @@ class HeldCommand(held_command.HeldCommand):
 
     def ask(self, timeout_s: float | None) -> Granted:
         options = self.options
+        me = self.session.me
         lease = self.session.reserve(
-            options.name,
+            options.name or f"{me.engine_id}.{me.incarnation}",  # a lease of the same name would be waited for
             self.needs,
             priority=options.priority,
             evictable=options.evictable,

@@ -121,7 +121,8 @@ def parser() -> Parser:
         "hold", hold, "Runs a command under a lease; it ends when nothing is left of both.", HOLD, prints=False
     )
     command.usage = "vramctl hold --needs DEVICE=BYTES [--name NAME] [...] -- COMMAND..."
-    command.setting("--name", parse=name, shown_default="the command's", metavar="NAME", help="what the lease is for")
+    help = "the lease's; of two with the same name, one waits for the other"
+    command.setting("--name", parse=name, shown_default="one of its own", metavar="NAME", help=help)
     help = "-1000 to 1000; the lowest is the most urgent; default 0"
     command.add_argument("--priority", type=valued(_priority), default=0, metavar="N", help=help)
     command.add_argument("--evictable", action="store_true", help="it may be asked to end, for one as urgent")
