@@ -281,6 +281,35 @@ def test_the_bytes_wait_for_an_heir_that_has_not_asked_and_are_free_with_its_end
     assert other.has == 70
 
 
+def test_an_heir_that_does_not_ask_keeps_an_estate_from_none_for_long(world: World) -> None:
+    """An engine of a model at rest is the heir of its other one, and never asks: no other model could wake any more."""
+    a, b, other = world.holder("a", 60, name="chat", evictable=False), world.tree("b"), world.tree("other")
+    b.says(m.Heir(name="chat"))
+    other.reserve(60)
+    world.tree("c").reserve(10, name="chat")  # no heir of it
+    a.dies()
+    world.advance(world.config.patience_s - 1)
+    assert other.has == 0
+    world.advance(2)
+    assert other.has == 60 and [lease.name for lease in world.status.leases] == ["other", "chat"]
+
+
+def test_an_estate_that_a_new_server_finds_waits_for_its_heirs_return(world: World) -> None:
+    a, b, other = world.holder("a", 60, name="chat", evictable=False), world.tree("b"), world.tree("other")
+    b.says(m.Heir(name="chat"))
+    a.dies()
+    world.restart()
+    other.comes_back([])
+    other.reserve(60)
+    world.advance(world.config.window_s - 1)
+    assert other.has == 0
+    b.comes_back([], heirs=["chat"])
+    b.reserve(60, name="chat")
+    assert b.has == 60 and other.has == 0
+    world.advance(world.config.window_s)
+    assert b.has == 60 and other.has == 0
+
+
 def test_an_heir_that_needs_more_waits_for_the_rest_and_one_that_needs_less_leaves_the_rest(world: World) -> None:
     a, b, other = world.holder("a", 60, name="chat"), world.tree("b"), world.holder("other", 30, evictable=False)
     b.says(m.Heir(name="chat"))

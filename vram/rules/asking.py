@@ -21,14 +21,14 @@ class Asking(Part):
         self.returns = returns
 
     def plan_room(
-        self, plan: Plan, waiter: Waiter, short: Bytes, estates: Callable[[], list[Lease]]
+        self, plan: Plan, waiter: Waiter, short: Bytes, estates: Callable[[], Iterable[tuple[Lease, float]]]
     ) -> tuple[set[str], list[tuple[Lease, Bytes]]]:
         """On which devices no asking leads to enough; and if there are none, what is to be asked for now. `estates`:
-        what heirs would have to leave to it.
+        what heirs would have to leave to it, and from when.
         """
         may = list(self._may_be_asked(waiter))
         if minus(short, _sum(lease for lease, _ in may)):
-            may += [(estate, plan.now) for estate in estates()]
+            may += estates()
         vainly = set(minus(short, _sum(lease for lease, _ in may)))
         for _, at in may:
             plan.wait_until(at)

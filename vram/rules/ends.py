@@ -79,6 +79,7 @@ class Ends(Part):
                 self.returns.free(lease.counted)
                 self.leases.change(lease, returning={})
                 self.leases.pass_on(lease, None)
+                lease.fresh_until = self.context.now + self.config.patience_s
             else:
                 self.returns.end(lease, "ended", by=verdict.by)
         self.heirs.forget(who)

@@ -21,7 +21,9 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     least_held_s: float = 10.0
     """A lease that hasn't been used since it was granted isn't asked for before."""
     patience_s: float = 5.0
-    """What was said to be given back, and isn't seen to be free after so long, is an alarm."""
+    """What was said to be given back, and isn't seen to be free after so long, is an alarm. And so long an estate waits
+    for an heir to ask for it.
+    """
     foreign_s: float = 60.0
     """So long what others had is taken off, though it isn't seen to be in use beyond all leases."""
     keep_free: int = 0

@@ -35,7 +35,7 @@ class Lease:
     granted_at: str = ""
     used_at: float = 0.0
     fresh_until: float = 0.0
-    """Not used since it was granted: it isn't asked for before."""
+    """Not used since it was granted: it isn't asked for before. Of an estate: so long it waits for an heir."""
     returning: Bytes = field(default_factory=dict)
     """Said to be given back, and not seen to be free."""
     returning_since: float = 0.0

@@ -28,8 +28,9 @@ rules, and where they stand:
      bytes out of that, and so does what a holder has found. What no reading has shown for a minute is foreign no more
      (`devices.py`).
  V7. When a holder has died, and an heir of the name lives, the bytes stay with the name, and are the heir's for the
-     asking. Not if they were to be given back; and an heir that waits for more than these keeps them from none before
-     it, and from none that it would wait for in vain (`heirs.py`, `queue.py`).
+     asking. Not if they were to be given back; an heir that waits for more than these keeps them from none before it,
+     and from none that it would wait for in vain; and one that doesn't ask keeps them from none for long (`heirs.py`,
+     `queue.py`).
  V8. Waiters are served by time and priority in one order, which ages; one gets nothing that keeps those before it
      waiting longer (`queue.py`).
  V9. For a waiter that has no room holders of evictable leases are asked to give back: none that are more urgent than
@@ -248,6 +249,7 @@ class Machine(TreeMachine):
             lease = Lease(found.lease, found.name, tree, found.bytes, found.priority, found.evictable, found.granted_at)
             lease.returning, lease.inherited, lease.outlives = found.returning, found.inherited, found.outlives
             lease.used_at = lease.returning_since = self.context.now
+            lease.fresh_until = self.context.now + self.config.window_s if tree is None else 0.0
             self.leases.add(lease)
         for name, trees in record.heirs.items():
             for each in trees:

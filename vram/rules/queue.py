@@ -5,7 +5,7 @@ looked at beside what all those before it lack: it gets nothing that would keep 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from evidence.rules.incarnation import Incarnation, Stage
@@ -82,8 +82,14 @@ class Queue(Part):
             left = minus(left, lease.returning)
         return found, foreign
 
-    def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> list[Lease]:
-        """Estates of heirs that want more than there is, and that wait behind this one or may not keep it waiting."""
+    def _for_others(self, waiter: Waiter, behind: list[Waiter], in_vain: list[Waiter]) -> Iterator[tuple[Lease, float]]:
+        """Estates, and from when: those that no heir has asked for; and those of heirs that want more than there is,
+        and that wait behind this one or may not keep it waiting.
+        """
+        asked_for = {w.name for w in self.waiters.values() if self.heirs.has(w.name, w.tree)}
+        for lease in self.leases.of_tree(""):
+            if lease.bytes and lease.name not in asked_for:
+                yield lease, lease.fresh_until
         passed = [w for w in in_vain if w.priority > waiter.priority or self._has_some(waiter)]
         found = dict[int, Lease]()
         for heir in (*behind, *passed):
@@ -92,7 +98,7 @@ class Queue(Part):
                 continue
             if any(count > self.devices.room(device) for device, count in lacks.items()):
                 found[estate.number] = estate
-        return list(found.values())
+        yield from ((estate, 0.0) for estate in found.values())
 
     def _has(self, waiter: Waiter) -> Lease | None:
         return waiter.lease or self.heirs.estate(waiter.name, waiter.tree)
