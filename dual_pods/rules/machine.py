@@ -119,6 +119,10 @@ class Machine:
         place, touched = self.place(pod.node), [was_at, pod.node]
         if isinstance(pod, Requester):
             place.requesters[pod.uid] = pod
+            if pod.ready:
+                place.unready_since.pop(pod.uid, None)
+            else:
+                place.unready_since.setdefault(pod.uid, now)
             return touched
         place.servers[pod.uid] = pod
         if pod.asleep_since:  # a controller of before has seen it
@@ -151,7 +155,8 @@ class Machine:
 
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
-        for known in (place.requesters, place.servers, place.told, place.accelerators, place.relayed, self.waits):
+        its = place.accelerators, place.relayed, place.unready_since, self.waits
+        for known in (place.requesters, place.servers, place.told, *its):
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
             del place.tries[key]
@@ -217,6 +222,8 @@ class Machine:
                 place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
+                if effect.requester.uid in place.unready_since:
+                    place.unready_since[effect.requester.uid] = now
         else:
             settled = math.inf if key[0] == "say" else now + self.settings.settle_s
             place.tries[key] = replace(place.tries[key], busy=False, until=settled, why="")

@@ -132,8 +132,12 @@ class Plan:
             phase, sentence = Phase.REFUSED, str(error)
             self._say(requester, "Refused", sentence, warning=True)
         late = requester.created + self.settings.bound_s
-        if phase not in (Phase.READY, Phase.REFUSED) and not requester.ready:  # a new one knows nothing yet
+        if phase is Phase.READY:  # kubelet says so a moment later
+            late = self.place.unready_since.get(requester.uid, self.now) + self.settings.bound_s
+        if phase is not Phase.REFUSED and not requester.ready:  # a new one knows nothing yet
             self._look_at(late)
+            if late <= self.now and phase is Phase.READY:
+                phase, sentence = Phase.WAKING, f"{sentence}, and its own pod isn't Ready: its log says why"
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"
                 self._do(Say(requester, "Late", about, warning=True, once=True))

@@ -7,9 +7,12 @@ import pytest
 
 from dual_pods.rules import events as e
 from dual_pods.rules import machine as machines
+from dual_pods.rules import names
 from dual_pods.rules.facts import Ask, Instance, Node, Requester, Server, Told
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings, Try
+from dual_pods.rules.plan import Phase
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 NODE = Node("uid-n", "n", True, True)
@@ -267,3 +270,35 @@ def test_only_where_pools_run_has_a_node_one_unasked(mode: Mode) -> None:
     it = _machine(POOL, taint="t")
     assert not it.places["n"].tries, "it has one"
     assert not Machine(Settings(taint="t")).feed(e.Listed(), 0.0)
+
+
+def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as_well() -> None:
+    """It can't reach its server pod, say; and kubelet may say a moment later that it is Ready."""
+    ask = replace(ASK, pod={"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": []}})
+    requester = replace(REQUESTER, ask=ask)
+    id = names.instance_id("qwen", "n", ("0",))
+    pool = replace(POOL, bindings={id: "r"}, port=80)
+    it = _machine(requester, pool, e.Tells("p", Told({id: Instance(id, State.AWAKE, frozenset("0"), port=9)})))
+    _done(it, e.Query(requester), has=("0",))
+    target = Target(f"http://10.0.0.2:80/failover/models/{id}/ready", "http://10.0.0.2:80/failover/models?watch=1",
+                    "10.0.0.2", 9)  # fmt: skip
+
+    def late(effects: list[e.Effect]) -> list[str]:
+        return [effect.sentence for effect in effects if isinstance(effect, e.Say) and effect.reason == "Late"]
+
+    def phase(it: Machine) -> Phase:
+        return it.waits["r"][0]
+
+    _done(it, e.Relay(requester, target), now=700.0)
+    assert phase(it) is Phase.READY, "it was told only now"
+    assert not late(it.feed(e.Look(), 1299.0)) and it.look_at == 1300.0
+    [says] = late(it.feed(e.Look(), 1300.0))
+    assert "isn't Ready after 600 s" in says and "its own pod isn't Ready" in says
+    assert phase(it) is Phase.WAKING
+    ready = replace(requester, ready=True, version="8")
+    it.feed(ready, 1400.0)
+    assert phase(it) is Phase.READY and not it.places["n"].unready_since
+    it.feed(replace(ready, ready=False, version="9"), 5000.0)
+    assert phase(it) is Phase.READY, "and it has as long again"
+    it.feed(e.Look(), 5600.0)
+    assert phase(it) is Phase.WAKING

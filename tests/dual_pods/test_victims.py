@@ -140,7 +140,15 @@ def test_weights_that_several_share_come_free_with_the_last_of_them() -> None:
 def test_of_what_is_needless_the_one_with_collateral_stays_first() -> None:
     both = _sleeper("both", "ab", 1.0, {"a": 1})
     narrow, wide = _sleeper("narrow", "a", 3.0, {"a": 3}), _sleeper("wide", "ab", 2.0, {"a": 5})
-    assert enough([both, narrow, wide], {"a": 6}) == [narrow, wide], "not both, though it was used longer ago"
+    for short in ({"a": 6}, {"a": 6, "b": 0}, {"a": 6, "b": -1}):
+        assert enough([both, narrow, wide], short) == [narrow, wide], "not both, though it was used longer ago"
+
+
+def test_a_sleeper_covers_only_where_it_gives_bytes_back() -> None:
+    """new uses a as well, and would cover both alone, with no collateral."""
+    new, wide = _sleeper("new", "ab", 3.0, {"b": 5}), _sleeper("wide", "ac", 1.0, {"a": 5})
+    old = _sleeper("old", "b", 2.0, {"b": 5})
+    assert enough([new, wide, old], {"a": 5, "b": 5}) == [wide, old]
 
 
 def test_what_was_short_at_first_is_no_collateral_of_a_later_round() -> None:
