@@ -35,7 +35,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-a
 # Tests mostly wait, for processes and for conditions: three at a time, on two processors. What takes long and finds
 # little a second is marked `slow`, what waits for real deadlines `chaos`.
 test: $(venv) ## what finds most a second: about five minutes on two quiet cores
-	$(pytest) -n 3 -m "not slow and not chaos and not root" tests
+	$(pytest) -n 3 --dist loadgroup -m "not slow and not chaos and not root" tests
 	$(python) -m tests.sim --seeds 500
 
 rest: $(venv) ## what takes long and finds little a second: `slow` and `chaos`; ONLY=slow, say, chooses

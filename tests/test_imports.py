@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("imports")  # each worker would read all files for itself
+
 ROOT = Path(__file__).resolve().parent.parent
 
 GROUND_FLOOR = "sidecar"

@@ -84,7 +84,7 @@ class Place:
     relayed: dict[str, tuple[Target | None, int]] = field(default_factory=dict)
     """What a requester was told last, and after how many restarts. Not there: not told by this controller."""
     unready_since: dict[str, float] = field(default_factory=dict)
-    """Of a requester that isn't Ready: since when, or since it was told where its instance is."""
+    """Since when a requester isn't Ready, or since it was told where its instance is."""
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
     unmeasured: str = ""

@@ -104,6 +104,7 @@ def test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed(h
     channel.close()
 
 
+@pytest.mark.slow
 @needs_root
 @may_have_io_uring
 def test_what_io_uring_reads_for_a_dead_owner_does_not_arrive_at_its_successor(
@@ -150,6 +151,7 @@ def test_what_aio_reads_has_arrived_when_the_end_is_seen(house: House, slow_file
     until(lambda: not group_is_busy(group), "its last process is gone")
 
 
+@pytest.mark.slow
 @needs_root
 @may_have_io_uring
 @pytest.mark.parametrize("collapsed", [False, True])

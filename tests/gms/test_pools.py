@@ -241,6 +241,7 @@ def test_ten_turns_leak_nothing(house: House) -> None:
 # -- many deaths -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_of_owner_and_server_in_any_order_lose_nothing_that_was_written(house: House, seed: int) -> None:
     """As long as a process has the descriptors. (An owner that lived for long enough: its death is no second one.)"""

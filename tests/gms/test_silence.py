@@ -64,6 +64,7 @@ def test_the_end_of_the_supervisors_line_comes_before_the_servers_own_end_and_is
         _answer(answering.fileno())
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_killed_and_gms_starts_again(container: Container) -> None:
     gms = container.serves("--silent-s", "5", "--restart", keeper.IN_PLACE, devices=TWO)
     old = container.server_pid("host:0"), container.server_pid("host:1")
@@ -89,6 +90,7 @@ def test_live_says_which_server_hangs_until_it_answers(container: Container) -> 
     until(lambda: page(port, "/live") == "alive\n", "all is well again")
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_server_that_cant_be_killed_is_named_and_the_others_serve_on(container: Container) -> None:
     """In a frozen cgroup, as in a system call that never returns, SIGKILL ends nothing."""

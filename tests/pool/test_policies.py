@@ -14,6 +14,7 @@ SWAP_S = 0.9
 THEIRS = ("llama-swap's rule, our engines", "Ollama's rule, our engines")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", kinds(random.Random(0)))
 def test_no_stream_is_cut_or_refused_and_a_pause_is_no_longer_than_the_quantum_and_two_swaps(kind: str) -> None:
     names, _ = kinds(random.Random(1))[kind]
@@ -28,6 +29,7 @@ def test_no_stream_is_cut_or_refused_and_a_pause_is_no_longer_than_the_quantum_a
     assert found.pause_p99_s <= quantum + 2 * SWAP_S
 
 
+@pytest.mark.slow
 def test_swaps_in_the_middle_of_answers_take_no_more_than_their_share() -> None:
     for kind in ("an agent for each model", "chat beside a batch", "8 models, 64 streams"):
         assert measured(kind, SECONDS, 1, "ours")["ours"].share <= 0.12, kind

@@ -15,6 +15,7 @@ from pool.shell.metrics import Metrics
 from sidecar.terminal.names import is_meant
 from tests.k8s import queries
 from tests.pool.harness import GPU, Pool
+from vram.shell.metrics import Metrics as LedgerMetrics
 
 BUSY = ModelDemand(streaming=1)
 
@@ -236,8 +237,8 @@ def test_people_see_what_each_model_has_and_had() -> None:
 def test_what_alerts_and_dashboard_ask_of_the_pool_is_served() -> None:
     pool, served = Pool("ab"), Metrics()
     served.listing = Listing(models=view.shown(pool.machine.picture, seen(pool), 0.0, pool.now))
-    page = generate_latest(served.registry).decode()
-    assert queries.unserved([page], "pool") == [] != queries.unserved([], "pool")
+    pages = [generate_latest(each.registry).decode() for each in (served, LedgerMetrics())]
+    assert queries.unserved(pages, "pool|vram") == [] != queries.unserved(pages[:1], "pool|vram")
 
 
 def test_near_names_are_offered() -> None:

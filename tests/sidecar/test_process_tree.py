@@ -22,6 +22,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lists", [True, False])
 def test_every_descendant_is_found_whichever_thread_started_it_and_no_zombie(
     lists: bool, monkeypatch: pytest.MonkeyPatch

@@ -1788,8 +1788,10 @@ def test_what_a_tree_may_ask_for_is_bounded(world: World) -> None:
     assert len(a.all(m.Named)) == m.MOST_HEIRED and a.all(em.Problem)
 
 
-def test_a_tree_with_as_many_leases_as_it_may_have_can_let_one_grow(world: World) -> None:
-    world.totals[GPU] = 2 * m.MOST_LEASES_OF_ONE
+def test_a_tree_with_as_many_leases_as_it_may_have_can_let_one_grow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(m, "MOST_LEASES_OF_ONE", 50)
     a = world.tree("a")
     for number in range(m.MOST_LEASES_OF_ONE):
         a.reserve(1, name=f"n{number}")
