@@ -952,6 +952,27 @@ def test_only_what_was_kept_under_its_name_is_found_and_each_byte_once(world: Wo
     assert [lease.returning for lease in world.status.leases if lease.name == "gms/gpu/a"] == [{GPU: 20}]
 
 
+def test_what_is_found_may_be_what_counts_as_another_names_and_no_next_holder_of_that_finds(world: World) -> None:
+    """An older file knew nothing of it, and the next holder waited for ever. (The simulator's seed 1004763.)"""
+    server_of_weights(world, 30).dies()
+    world.used["engine"] = 100
+    world.advance(world.config.window_s + 1)
+    assert "30 bytes of gpu of gms/gpu/a are in use still" in world.alarms and world.device().foreign == 70
+    after = world.tree("gms")
+    after.reserve(100, "gms/gpu/b", outlives=True, found={GPU: 100})
+    assert after.has == 100 and world.alarms == ""
+    assert (world.device().leased, world.device().returning, world.device().foreign) == (100, 0, 0)
+
+
+def test_what_is_found_of_an_overdue_one_of_its_name_is_each_byte_once(world: World) -> None:
+    server_of_weights(world, 30).dies()
+    world.used["engine"] = 30
+    world.advance(world.config.window_s + 1)
+    after = world.tree("gms")
+    after.reserve(60, "gms/gpu/a", outlives=True, found={GPU: 60})
+    assert after.has == 60 and (world.device().leased, world.device().returning) == (60, 0)
+
+
 def test_what_is_found_of_two_earlier_holders_is_no_more_than_that(world: World) -> None:
     server_of_weights(world, 20).dies()
     world.used["engine"] = 20

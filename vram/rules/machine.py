@@ -17,7 +17,7 @@ rules, and where they stand:
  V4. What a tree had that has died is free as soon as its end is proven (rule E1), and not before; nothing is waited out
      (`ends.py`). What other processes keep (it `outlives` its holder) is not: it counts as returning, all of it as far
      as it can be in use, and after the window as in V5 (`returns.py`, `devices.py`). The next holder of the name needs
-     no room for what it has `found` of it, as far as that was kept so, is foreign, or is overdue of another tree (V5)
+     no room for what it has `found` of it, as far as that was kept so, is foreign, or is overdue of another (V5)
      (`queue.py`, `grants.py`).
  V5. What a living tree gives back counts as `returning` until its device shows that it is free. If it doesn't, an alarm
      names the tree, and says what is missing. Where no program can read, a word is enough, and status says `unverified`

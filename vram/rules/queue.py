@@ -67,8 +67,8 @@ class Queue(Part):
 
     def found(self, waiter: Waiter) -> tuple[list[tuple[Lease, Bytes]], Bytes]:
         """What it has found, as far as that is in use by all that is known (it may have been freed since): what of it
-        counts as an earlier holder's still, or is overdue of another tree, as no file told whose it is; and what of it
-        is foreign.
+        counts as an earlier holder's still, or is overdue of another, as no file told whose it is; and what of it is
+        foreign.
         """
         left, found = waiter.found, []
         returning = self.leases.returning.values()
@@ -77,7 +77,9 @@ class Queue(Part):
             left = minus(left, lease.returning)
         foreign = both(left, self.devices.foreign)
         left = minus(left, foreign)
-        for lease in [lease for lease in returning if lease.overdue and lease.tree not in (None, waiter.tree)]:
+        for lease in [lease for lease in returning if lease.overdue and lease.tree is not waiter.tree]:
+            if lease.has_outlived and lease.name == waiter.name:
+                continue
             found.append((lease, both(lease.returning, left)))
             left = minus(left, lease.returning)
         return found, foreign
