@@ -139,6 +139,19 @@ def test_what_a_killed_gms_has_made_is_leased_by_the_next_one_and_nothing_is_for
     assert sum(one.failures for one in host.shown()) == 0
 
 
+@pytest.mark.parametrize("more", [{}, {"host_memory": 0}], ids=["parked", "dropped"])
+def test_what_is_to_go_when_gms_was_killed_goes_at_the_end_of_its_window_and_nothing_fails(
+    house: House, more: dict[str, Any]
+) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, **more).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+    (server,) = process_tree.children(host.part("gms").pid)
+    Process(server).kill()
+    check(asyncio.run(all_of(host.port, asked, None, [0])), [like[0]])
+    assert "_failed" not in host.up.said(), "nothing is refused, and tried again later"
+
+
 def answers(question: Callable[[], bool]) -> bool:
     """Not while a server is away."""
     try:
