@@ -6,7 +6,7 @@ from gateway.rules.machine import Machine
 from pool.entries import ModelDemand, ModelOutlook, State
 
 
-def demand_of(machine: Machine, now: float, served: int, keep_alive_s: float | None) -> ModelDemand:
+def demand_of(machine: Machine, now: float, served: int, keep_alive_s: float) -> ModelDemand:
     """Without what the lease of another keeps out: for that no model is to be woken, and none to make room."""
     visitors, requests, lets_in = machine.admission.visitors, machine.requests, machine.admission.state.lets_in
     new, interrupted = list(filter(lets_in, visitors.new)), list(filter(lets_in, visitors.interrupted))

@@ -65,15 +65,12 @@ class Model:
         self.clients: Counter[str] = Counter()
         """How many requests each has here."""
         self.served = 0
-        self.keep_alive_s: float | None = None
-        """The longest that was asked for by the requests that are here, or by the last one."""
+        self.keep_alive_s = 0.0
+        """The longest that was asked for by the requests that are here, or were here last."""
 
     def begins(self, client: str, keep_alive_s: float | None) -> None:
-        if not self.clients:
-            self.keep_alive_s = None
+        self.keep_alive_s = max(self.keep_alive_s if self.clients else 0.0, keep_alive_s or 0.0)
         self.clients[client] += 1
-        if keep_alive_s is not None:
-            self.keep_alive_s = max(self.keep_alive_s or 0.0, keep_alive_s)
 
     def ends(self, client: str) -> None:
         self.served += 1

@@ -266,7 +266,7 @@ def parser() -> Parser:
         type=valued(seconds_or_zero),
         default=3.0,
         metavar="S",
-        help="how long to wait until every process has let go of it; default 3",
+        help="how long to wait for a new server's window, and until all have let go of it; default 3",
     )
     add_commands(add)
     snapshot_commands.add_commands(add)

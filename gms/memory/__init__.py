@@ -31,11 +31,10 @@ class DeviceError(Exception):
 
 
 class OutOfMemory(DeviceError):
-    """The device has less than that free at the moment, or not in one piece where that matters (`largest`)."""
+    """The device has less than that free at the moment."""
 
-    def __init__(self, device: str, needed: int, free: int, *, largest: int | None = None) -> None:
-        in_one_piece = "" if largest is None or free < needed else f", of which {largest} in one piece"
-        super().__init__(f"{needed} bytes of {device} are needed, and {free} are free{in_one_piece}")
+    def __init__(self, device: str, needed: int, free: int) -> None:
+        super().__init__(f"{needed} bytes of {device} are needed, and {free} are free")
         self.needed = needed
         self.free = free
 

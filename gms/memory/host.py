@@ -1,9 +1,10 @@
 """Device memory where there is no GPU: ranges of a file on tmpfs, with the kernel's locks for the books.
 
-An allocation is an open file description of its own that holds an OFD write lock on its range of the device's file.
-Handles are descriptors of it, exporting is passing one on, and a mapping holds the description too. When the last of
-all these is gone, in whatever process and however it ended, the kernel drops the lock, and the range is free. So
-nothing is counted here, and nothing has to be cleaned up after a process.
+An allocation is an open file description of its own that holds an OFD write lock on its range of the device's file, or
+on several where no free one is large enough: then they are mapped one behind the other, in the file's order. Handles
+are descriptors of it, exporting is passing one on, and a mapping holds the description too. When the last of all these
+is gone, in whatever process and however it ended, the kernel drops the lock, and the range is free. So nothing is
+counted here, and nothing has to be cleaned up after a process.
 
 The rules, each of which something was lost without:
 
@@ -12,7 +13,7 @@ The rules, each of which something was lost without:
 * Free is what isn't locked. How many pages the file has says nothing: freed ranges keep them.
 * A descriptor from elsewhere is what the kernel says of it (/proc/self/fdinfo lists the locks of that very
   description), never what its sender says.
-* At most 1,000 allocations: the kernel walks all of a file's locks for each question.
+* At most 1,000 ranges: the kernel walks all of a file's locks for each question.
 
 What is not guarded against: a process of the same user that means harm. It can open the device's file itself. So a
 mapping that isn't writable is a guard against mistakes: its owner could make it writable with mprotect, because the
@@ -36,17 +37,21 @@ from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Unusable, libc
 from gms.memory.host_device import GRANULARITY, device_path, open_device, reason, same_file, try_lock, unlock
 from sidecar.kernel import host_usage
 
-MAX_ALLOCATIONS = 1000
+MAX_RANGES = 1000
 _LOCK_LINE = re.compile(r"^lock:\s+\d+: OFDLCK +\S+ +(\S+) +\S+ +\S+ +(\d+) +(\d+|EOF)$", re.MULTILINE)
-_IDENTITY = re.compile(r"host:(\d+):(\d+):(\d+):(\d+)")
+_IDENTITY = re.compile(r"host:(\d+):(\d+):(\d+:\d+(?:,\d+:\d+)*)")
 _FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
 _FIRST_DESCRIPTOR = 3  # never take the place of a closed stdin or stdout
 
 
+_Ranges = list[tuple[int, int]]
+"""Each from its start to its stop, in order."""
+
+
 class _Allocation(NamedTuple):
     fd: int
-    start: int
+    ranges: _Ranges
     size: int
 
 
@@ -84,9 +89,9 @@ class HostMemory(Memory):
         self._check_multiple("the size", size)
         fd = self._open()
         try:
-            start = self._take_range(fd, size)
-            self._fill(fd, start, size)
-            return self._add(_Allocation(fd, start, size))
+            ranges = self._take_ranges(fd, size)
+            self._fill(fd, ranges, size)
+            return self._add(_Allocation(fd, ranges, size))
         except BaseException:
             os.close(fd)
             raise
@@ -97,10 +102,10 @@ class HostMemory(Memory):
     def import_(self, descriptor: int, size: int) -> Handle:
         fd = self._copy(descriptor)
         try:
-            start, length = self._range_of(fd)
-            if length != size:
+            ranges = self._ranges_of(fd)
+            if (length := _size(ranges)) != size:
                 raise DeviceError(f"the descriptor is {length} bytes of {self.device}, and {size} were announced")
-            return self._add(_Allocation(fd, start, size))
+            return self._add(_Allocation(fd, ranges, size))
         except BaseException:
             os.close(fd)
             raise
@@ -117,7 +122,10 @@ class HostMemory(Memory):
         """No page is touched: pages come at the first access."""
         with _as_device_error(f"{size} bytes of {self.device} can't be mapped at {address:#x}"):
             try:
-                libc.map_file(address, size, allocation.fd, allocation.start + offset, writable=writable)
+                at = address
+                for start, stop in _from(allocation.ranges, offset, size):
+                    libc.map_file(at, stop - start, allocation.fd, start, writable=writable)
+                    at += stop - start
             except OSError:
                 libc.unmap_file(address, size)  # the kernel may have taken the reservation away before it failed
                 raise
@@ -135,19 +143,23 @@ class HostMemory(Memory):
             libc.free_addresses(address, size)
 
     def identity(self, descriptor: int) -> str:
-        """`host:DEVICE:INODE:START:LENGTH`. Unique among what is alive on this boot; later memory may get it again."""
-        start, length = self._range_of(descriptor)
-        return "host:{}:{}:{}:{}".format(*self._inode, start, length)
+        """`host:DEVICE:INODE:START:LENGTH`, with `,START:LENGTH` for each further range. Unique among what is alive on
+        this boot; later memory may get it again.
+        """
+        ranges = ",".join(f"{start}:{stop - start}" for start, stop in self._ranges_of(descriptor))
+        return "host:{}:{}:{}".format(*self._inode, ranges)
 
     def held(self, identity: str) -> bool | None:
-        """A process has exactly that range locked. None: it was memory of a file that this device isn't any more."""
+        """A process has exactly those ranges locked. None: it was memory of a file that this device isn't any more."""
         parsed = _IDENTITY.fullmatch(identity)
         if parsed is None:
             raise DeviceError(f"{identity!r} is no identity of memory of a host device")
-        device, inode, start, length = map(int, parsed.groups())
-        if (device, inode) != self._inode:
+        device, inode, ranges = parsed.groups()
+        if (int(device), int(inode)) != self._inode:
             return None
-        return (start, start + length) in host_usage.locks(self._probe, 0, self.capacity())
+        locked = set(host_usage.locks(self._probe, 0, self.capacity()))
+        parts = [[int(number) for number in each.split(":")] for each in ranges.split(",")]
+        return locked.issuperset((start, start + length) for start, length in parts)
 
     def collapse(self, address: int, size: int) -> bool:
         """Makes huge pages of what is mapped there, as far as the kernel can; touching it for the first time is many
@@ -165,53 +177,67 @@ class HostMemory(Memory):
         if probe >= 0:
             os.close(probe)
 
-    def _take_range(self, fd: int, size: int) -> int:
-        """The first free range that is large enough. A process that finds another faster looks again: the other has
-        succeeded."""
-        while True:
+    def _take_ranges(self, fd: int, size: int) -> _Ranges:
+        """The first free range that is large enough; else the first ones that are together. A process that finds
+        another faster looks again, and keeps what it has: the other has succeeded.
+        """
+        own: _Ranges = []
+        while size > _size(own):
             capacity = os.fstat(fd).st_size
             with _as_device_error(f"{self._path} can't be locked", unusable="OFD locks, which local filesystems have"):
-                start = self._first_fit(self._others(fd, capacity), capacity, size)
-                if not try_lock(fd, start, size):
-                    continue
+                taken = sorted([*self._others(fd, capacity, len(own) + 1), *own])
+                for start, stop in self._fit(taken, capacity, size - _size(own)):
+                    if not try_lock(fd, start, stop - start):
+                        break
+                    own.append((start, stop))
+            if not own:
+                continue
             if not same_file(fd, self._path):
                 raise self._gone()
-            if os.fstat(fd).st_size != capacity:  # from here on our lock keeps it as it is
-                unlock(fd, start, size)
+            if os.fstat(fd).st_size != capacity:  # from here on our locks keep it as it is
+                unlock(fd, 0, capacity)
+                own.clear()
                 continue
-            self._others(fd, capacity)  # those who raced for the last places are all refused
-            return start
+            self._others(fd, capacity, len(own))  # those who raced for the last places are all refused
+        return own if len(own) == 1 else self._ranges_of(fd)
 
-    def _others(self, fd: int, capacity: int) -> list[tuple[int, int]]:
+    def _others(self, fd: int, capacity: int, places: int) -> _Ranges:
+        """`places`: so many are to be had beside theirs."""
         others = host_usage.locks(fd, 0, capacity)
-        if len(others) >= MAX_ALLOCATIONS:
+        if len(others) + places > MAX_RANGES:
             raise DeviceError(
-                f"{self.device} has {len(others)} allocations, and {MAX_ALLOCATIONS} is all that it may have, because"
-                f" every one makes each question to the kernel slower; use fewer and larger ones"
+                f"{self.device} has {len(others)} ranges that are allocated, and {MAX_RANGES} is all that it may have,"
+                f" because every one makes each question to the kernel slower; use fewer and larger ones"
             )
         return others
 
-    def _first_fit(self, taken: list[tuple[int, int]], capacity: int, size: int) -> int:
-        end, largest, free = 0, 0, 0
+    def _fit(self, taken: _Ranges, capacity: int, size: int) -> _Ranges:
+        end, free, gaps = 0, 0, _Ranges()
         for start, stop in [*taken, (capacity, capacity)]:
-            at = -(-end // GRANULARITY) * GRANULARITY  # locks that aren't ours may end anywhere
-            if start - at >= size:
-                return at
-            largest, free, end = max(largest, start - at), free + start - end, stop
-        raise OutOfMemory(self.device, size, free, largest=largest)
+            at = -(-end // GRANULARITY) * GRANULARITY  # locks that aren't ours may begin and end anywhere
+            until = start // GRANULARITY * GRANULARITY
+            if until - at >= size:
+                return [(at, at + size)]
+            if until > at:
+                gaps.append((at, until))
+            free, end = free + start - end, stop
+        if _size(gaps) < size:
+            raise OutOfMemory(self.device, size, free)
+        return _from(gaps, 0, size)
 
-    def _fill(self, fd: int, start: int, size: int) -> None:
-        """The range is ours: makes zeros of what its last owner left, and sees that there are pages for all of it."""
+    def _fill(self, fd: int, ranges: _Ranges, size: int) -> None:
+        """They are ours: makes zeros of what their last owners left, and sees that there are pages for all of it."""
         needs = "a filesystem that has holes in files and keeps pages ready, as tmpfs does"
         with _as_device_error(f"{size} bytes of {self._path} can't be cleared", unusable=needs):
-            libc.punch(fd, start, size)
+            _punch(fd, ranges)
         try:
             with _as_device_error(f"{size} bytes of {self._path} can't be had", unusable=needs, full=self._path):
                 _check_room(fd, size)
-                libc.allocate(fd, start, size)
+                for start, stop in ranges:
+                    libc.allocate(fd, start, stop - start)
         except DeviceError:
             with contextlib.suppress(OSError):
-                libc.punch(fd, start, size)  # a full filesystem needs those pages that it did give
+                _punch(fd, ranges)  # a full filesystem needs those pages that it did give
             raise
 
     def _open(self) -> int:
@@ -235,24 +261,47 @@ class HostMemory(Memory):
         with _as_device_error(f"descriptor {descriptor} can't be copied"):
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
 
-    def _range_of(self, descriptor: int) -> tuple[int, int]:
-        """What the kernel says of a descriptor: which file it is, and which range its own description has locked."""
+    def _ranges_of(self, descriptor: int) -> _Ranges:
+        """What the kernel says of a descriptor: which file it is, and which ranges its own description has locked."""
         with _as_device_error(f"descriptor {descriptor} can't be looked at"):
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) != self._inode:
                 raise DeviceError(f"the descriptor is no memory of {self.device}: it is {_kind(status.st_mode)}")
             info = _fdinfo(descriptor)
         locks = _LOCK_LINE.findall(info)
-        if len(locks) != 1:
-            raise DeviceError(f"the descriptor is no memory of {self.device}: it holds {len(locks)} locks instead of 1")
-        kind, first, last = locks[0]
+        if not locks:
+            raise DeviceError(f"the descriptor is no memory of {self.device}: it holds no lock")
+        return sorted(self._range(*lock) for lock in locks)
+
+    def _range(self, kind: str, first: str, last: str) -> tuple[int, int]:
         start, stop = int(first), self.capacity() + 1 if last == "EOF" else int(last) + 1
         if kind != "WRITE" or stop > self.capacity() or start % GRANULARITY or stop % GRANULARITY:
             raise DeviceError(
-                f"the descriptor is no memory of {self.device}: its lock is {kind} {first} to {last}, and memory has a"
-                f" write lock on a multiple of {GRANULARITY} within {self.capacity()} bytes"
+                f"the descriptor is no memory of {self.device}: its lock is {kind} {first} to {last}, and memory has"
+                f" write locks on multiples of {GRANULARITY} within {self.capacity()} bytes"
             )
-        return start, stop - start
+        return start, stop
+
+
+def _size(ranges: _Ranges) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _from(ranges: _Ranges, offset: int, size: int) -> _Ranges:
+    """So many bytes of them, from there on."""
+    found = _Ranges()
+    for start, stop in ranges:
+        skipped = min(offset, stop - start)
+        taken = min(size, stop - start - skipped)
+        offset, size = offset - skipped, size - taken
+        if taken:
+            found.append((start + skipped, start + skipped + taken))
+    return found
+
+
+def _punch(fd: int, ranges: _Ranges) -> None:
+    for start, stop in ranges:
+        libc.punch(fd, start, stop - start)
 
 
 def _check_room(fd: int, size: int) -> None:

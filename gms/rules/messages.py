@@ -246,7 +246,7 @@ class DropRegion(Message, frozen=True):
 
     key: RegionKey
     timeout_s: Annotated[float, Meta(ge=0, le=1e6)] = 3.0
-    """How long it may take until every process that had its memory has let go of it."""
+    """How long it may take until a new server's window is over, and every process that had its memory has let go."""
 
 
 # -- from the server -----------------------------------------------------------------------------------------------

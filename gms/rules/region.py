@@ -143,6 +143,8 @@ class Region(ABC):
         self.hand_backs = HandBacks(device.context, self.why_not)
         self.record_lost = ""
         """Why the file could not be read in which it may have stood; empty once that is of no matter any more."""
+        self._to_drop: dict[int, float] = {}
+        """Until when observers wait for it to be given up, by their connections."""
         self._dropping: dict[int, Dropping] = {}
         """By the connection of who asked."""
 
@@ -349,6 +351,9 @@ class Region(ABC):
 
     def plan_dropped(self, plan: Plan) -> None:
         """Those that wait until memory is gone are answered: by the device, by its processes, or in time."""
+        for conn, until in self._to_drop.items():
+            if not self.may_be_on_their_way or self.why_in_use() or not plan.wait_until(until):
+                plan.do(self._drop, conn)
         for conn, dropping in self._dropping.items():
             still = self.device.holders.still(dropping.generation)
             if not self.device.sessions.knows(conn):
@@ -408,8 +413,14 @@ class Region(ABC):
     # -- given up --------------------------------------------------------------------------------------------------
 
     def drop(self, conn: int, timeout_s: float) -> None:
-        """An observer's wish."""
-        why = self.device.why_closed or self.why_in_use()
+        """An observer's wish. It waits for the end of a new server's window, as a writer does."""
+        self._to_drop[conn] = self.context.now + timeout_s
+
+    def _drop(self, conn: int) -> None:
+        until = self._to_drop.pop(conn)
+        if not self.device.sessions.knows(conn):
+            return
+        why = self.device.why_closed or self.why_in_use() or self.may_be_on_their_way
         generation, _ = self.there
         if why:
             self.context.refuse(conn, why, "owned")
@@ -418,7 +429,12 @@ class Region(ABC):
             self.forget_token()
             self.context.send(conn, m.RegionDropped(key=self.key, bytes=0, seen=True))
         else:
-            self.write_given_up(GivenUp(generation, "dropped", conn, self.context.now + timeout_s))
+            self.write_given_up(GivenUp(generation, "dropped", conn, until))
+
+    @property
+    def may_be_on_their_way(self) -> str:
+        """Readers, to a new server: says which. It isn't dropped before."""
+        return ""
 
     def forget_token(self) -> None:  # noqa: B027 - weights have none
         """A person has no use for it any more, though it has no memory."""

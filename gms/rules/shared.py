@@ -462,11 +462,15 @@ class SharedRegion(Region):
     # -- given up --------------------------------------------------------------------------------------------------
 
     def why_in_use(self) -> str:
-        weights = self.weights
-        if weights.phase in (Phase.RW, Phase.RO) or not self.recovery.window_is_over:
-            why_not = self._verdict(Request(m.Open(mode="rw"), 0, 0.0)).why_not
-            return f"{self.key} can't be dropped: {why_not}"
-        return ""
+        return self._why_not_dropped if self.weights.phase in (Phase.RW, Phase.RO) else ""
+
+    @property
+    def may_be_on_their_way(self) -> str:
+        return "" if self.recovery.window_is_over else self._why_not_dropped
+
+    @property
+    def _why_not_dropped(self) -> str:
+        return f"{self.key} can't be dropped: {self._verdict(Request(m.Open(mode='rw'), 0, 0.0)).why_not}"
 
     def give_up(self, owed: GivenUp) -> bool:
         if self.weights.phase not in (Phase.RECOVERING, Phase.COMMITTED, Phase.PARKED):

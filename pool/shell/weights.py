@@ -7,10 +7,14 @@ from pathlib import Path
 
 from sidecar.kernel import child_program
 
+WAITS_S = 15.0
+"""For a process that reads, or the end of a new GMS's window."""
+
 
 def move(run_dir: Path, verb: str, name: str, most_s: float) -> str:
     """Parks or drops them. Returns why that wasn't done; empty: it was."""
-    return _run(child_program.words("gms.cli.gmsctl", "--run-dir", str(run_dir), verb, name), most_s)
+    words = ("--run-dir", str(run_dir), verb, name, "--timeout-s", f"{WAITS_S:g}")
+    return _run(child_program.words("gms.cli.gmsctl", *words), most_s)
 
 
 def _run(words: list[str], most_s: float) -> str:

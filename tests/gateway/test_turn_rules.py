@@ -259,10 +259,10 @@ def test_the_pool_is_told_what_waits_what_is_paused_and_what_streams() -> None:
     it.wait(2.0)
     it.arrive(COMPLETION, BODY, client="b", until=it.now + 5.0, priority=-1)
     it.wait(1.0)
-    found = demand_of(it.machine, it.now, 0, None)
+    found = demand_of(it.machine, it.now, 0, 0.0)
     assert (found.waiting, found.paused, found.streaming) == (1, 3, 0)
     assert (found.oldest_wait_ms, found.deadline_in_ms, found.priority) == (3000, 4000, -1)
-    assert demand_of(world().machine, 0.0, 0, None) == ModelDemand()
+    assert demand_of(world().machine, 0.0, 0, 0.0) == ModelDemand(keep_alive_s=0.0)
 
 
 @pytest.mark.parametrize(

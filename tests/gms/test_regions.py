@@ -217,12 +217,29 @@ def test_a_drop_that_the_disk_refuses_drops_nothing() -> None:
 
 def test_in_the_window_of_a_new_server_nothing_is_dropped_and_after_it_what_is_awaited_may_be() -> None:
     house = restarted(side_by_side())
-    answer = drops(house, A)
+    assert drops(house, A) is None, "it waits"
+    house.later(1.0)
+    (answer,) = house.heard(9999, m.Refused)
     assert isinstance(answer, m.Refused) and "may still be handed back" in answer.why
-    house.later(WINDOW_S + 1)
+    assert drops(house, A, WINDOW_S + 5) is None
+    house.later(WINDOW_S)
     house.held.clear()
-    assert drops(house, A) == m.RegionDropped(key=A, bytes=10, seen=True)
+    house.later(1.0)
+    assert house.heard(9999, m.RegionDropped) == [m.RegionDropped(key=A, bytes=10, seen=True)]
     assert house.on_disk.region(A) is None
+
+
+def test_what_waits_to_be_dropped_stays_where_a_reader_comes_back_or_who_asked_leaves() -> None:
+    house = restarted(side_by_side())
+    assert drops(house, A, WINDOW_S) is None
+    house.hello(2, key=A)
+    house.says(2, *hand_back(house, A, reading=True))
+    (answer,) = house.heard(9999, m.Refused)
+    assert isinstance(answer, m.Refused) and "engine-2 (pid 2) reads" in answer.why
+    assert drops(house, B, WINDOW_S) is None
+    house.leaves(9999)
+    house.later(WINDOW_S)
+    assert house.on_disk.region(A) is not None and house.on_disk.region(B) is not None
 
 
 def test_a_process_that_hands_back_nothing_where_there_is_nothing_has_nothing() -> None:

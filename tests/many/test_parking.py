@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gms.memory.host import HostMemory
+from gms.memory.host_device import GRANULARITY, create_device
 from gms.observer import Observer as Gms
 from gms.rules import messages as gm
 from pool.entries import State
@@ -25,9 +27,7 @@ from vram.observer import ObserverError
 
 pytestmark = pytest.mark.chaos
 PIECE = 6 << 20
-"""What each model's weights take, and the rest of it. (All memory is in pieces of one size: so wherever one is free it
-will do, as on a GPU, and not on every host device.)
-"""
+"""What each model's weights take, and the rest of it."""
 ROUNDS = 8
 
 
@@ -52,6 +52,17 @@ def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_no
     assert sum(one.swaps for one in shown) >= 3 * ROUNDS and sum(one.failures for one in shown) == 0
     assert all(one.estimate_ms for one in shown if one.state is State.ASLEEP)
     after.check(before, before.memory * 1.1 + (8 << 20))
+
+
+def test_free_memory_in_pieces_is_as_good_as_any_for_weights_and_the_rest(house: House) -> None:
+    name, capacity = DEVICE.removeprefix("host:"), 8 * PIECE
+    create_device(name, capacity, house.devices)
+    with contextlib.closing(HostMemory(name, house.devices)) as others:
+        pieces = [others.create(GRANULARITY) for _ in range(capacity // GRANULARITY)]
+        for piece in pieces[::2]:
+            others.release(piece)
+        host = Host(house, models("ab"), capacity=capacity).ready()
+        host.answered(host.run([host.stream("a", "Once"), host.stream("b", "Once")]))
 
 
 def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_are_parked(house: House) -> None:
@@ -137,6 +148,19 @@ def test_what_a_killed_gms_has_made_is_leased_by_the_next_one_and_nothing_is_for
         host.until(lambda: answers(leased), "the next GMS has leased what it was handed back")
         check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
     assert sum(one.failures for one in host.shown()) == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"host_memory": 0}], ids=["parked", "dropped"])
+def test_what_is_to_go_when_gms_was_killed_goes_at_the_end_of_its_window_and_nothing_fails(
+    house: House, more: dict[str, Any]
+) -> None:
+    host = Host(house, models("ab"), capacity=2 * PIECE, **more).ready()
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+    (server,) = process_tree.children(host.part("gms").pid)
+    Process(server).kill()
+    check(asyncio.run(all_of(host.port, asked, None, [0])), [like[0]])
+    assert "_failed" not in host.up.said(), "nothing is refused, and tried again later"
 
 
 def answers(question: Callable[[], bool]) -> bool:

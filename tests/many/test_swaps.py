@@ -436,6 +436,16 @@ def test_two_clients_with_other_parameters_cause_no_reload(house: House) -> None
     assert host.shown_of("a").swaps == 1 and "starts" not in host.up.said().partition("wakes")[2]
 
 
+def test_a_keep_alive_that_a_request_says_is_over_with_the_next_that_says_none(house: House) -> None:
+    """The model was kept awake for as long after each later request, too."""
+    host = Host(house, models("a", keep_alive_s=0.1)).ready()
+    host.answered(host.run([host.stream("a", x_keep_alive_s=3600)]))
+    host.until(lambda: not host.shown_of("a").streaming, "the pool has heard that it is over")
+    assert host.states() == {"a": State.AWAKE}
+    host.answered(host.run([host.stream("a")]))
+    host.until_states(a=State.ASLEEP)
+
+
 def test_with_a_standby_a_kill_is_a_pause_and_a_swap_is_one_too(house: House) -> None:
     host = Host(house, models("ab", standby=True), capacity="200MiB", drain_s=0.1).ready()
     asked = [host.stream(name, "Once", 200, ignore_eos=True) for name in "ab"]

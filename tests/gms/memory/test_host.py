@@ -81,8 +81,8 @@ def test_the_first_range_that_is_large_enough_is_taken(host: HostMemory) -> None
     unit = GRANULARITY
 
     def start(handle: int) -> int:
-        start: int = host._allocation(Handle(handle)).start
-        return start // unit
+        ((start, _),) = host._allocation(Handle(handle)).ranges
+        return int(start // unit)
 
     first, second, third = (host.create(units * unit) for units in (1, 3, 2))
     assert [start(handle) for handle in (first, second, third)] == [0, 1, 4]
@@ -91,26 +91,62 @@ def test_the_first_range_that_is_large_enough_is_taken(host: HostMemory) -> None
     assert start(host.create(2 * unit)) == 1
 
 
-def test_free_memory_in_pieces_is_told_from_too_little(host: HostMemory) -> None:
+def test_free_memory_in_pieces_is_had_as_one(host: HostMemory, devices: Path) -> None:
+    """Every second piece is another's. A process that imports it maps the same, from any offset on."""
     handles = [host.create(GRANULARITY) for _ in range(UNITS)]
     for handle in handles[::2]:
         host.release(handle)
-    with pytest.raises(OutOfMemory, match=f"{CAPACITY // 2} are free, of which {GRANULARITY} in one piece") as error:
-        host.create(2 * GRANULARITY)
-    assert error.value.free == CAPACITY // 2
+    size = CAPACITY // 2
+    with pytest.raises(OutOfMemory, match=f"{size} are free"):
+        host.create(size + GRANULARITY)
+    handle = host.create(size)
+    assert host.free() == 0
+    fd = host.export(handle)
+    identity, other = host.identity(fd), HostMemory("0", devices)
+    with contextlib.closing(other):
+        imported = other.import_(fd, size)
+        assert other.identity(fd) == identity and host.held(identity) is True
+        address, behind = host.reserve(size), other.reserve(size)
+        host.map(address, handle, size=size, writable=True)
+        for unit in range(size // GRANULARITY):
+            ctypes.memset(address + unit * GRANULARITY, unit + 1, 1)
+        rest = size - GRANULARITY
+        other.map(behind, imported, size=rest, offset=GRANULARITY, writable=False)
+        read = [ctypes.string_at(behind + at, 1)[0] for at in range(0, rest, GRANULARITY)]
+        assert read == list(range(2, size // GRANULARITY + 1))
+        host.unmap(address, size)
+        host.release(handle)
+        assert host.free() == 0, "the other process has it"
+    os.close(fd)
+    assert host.free() == size and host.held(identity) is False
+
+
+def test_pieces_read_as_zeros_whatever_was_there(host: HostMemory) -> None:
+    address = host.reserve(CAPACITY)
+    whole = host.create(CAPACITY)
+    host.map(address, whole, size=CAPACITY, writable=True)
+    ctypes.memset(address, 255, CAPACITY)
+    host.unmap(address, CAPACITY)
+    host.release(whole)
+    handles = [host.create(GRANULARITY) for _ in range(UNITS)]
+    for handle in handles[::2]:
+        host.release(handle)
+    handle = host.create(CAPACITY // 2)
+    host.map(address, handle, size=CAPACITY // 2, writable=True)
+    assert not any(ctypes.string_at(address, CAPACITY // 2))
 
 
 def test_ranges_begin_at_huge_pages_whatever_others_have_locked(devices: Path, host: HostMemory) -> None:
     with (devices / "0").open("r+b") as stranger:
         range_lock(stranger.fileno(), fcntl.F_WRLCK, 0, 4096)
         handle = host.create(CAPACITY - GRANULARITY)
-        assert host._allocation(handle).start == GRANULARITY
+        assert host._allocation(handle).ranges == [(GRANULARITY, CAPACITY)]
         with pytest.raises(OutOfMemory):
             host.create(GRANULARITY)
 
 
 def test_so_many_allocations_and_not_one_more(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "MAX_ALLOCATIONS", 40)  # a look at each is taken for each
+    monkeypatch.setattr(host_module, "MAX_RANGES", 40)  # a look at each is taken for each
     create_device("many", 42 * GRANULARITY, tmpfs / "devices")
     memory = HostMemory("many", tmpfs / "devices")
     with contextlib.closing(memory):

@@ -80,6 +80,19 @@ def test_a_range_that_was_taken_just_before_is_left_to_who_has_it(
     faster.close()
 
 
+def test_of_pieces_the_one_that_was_taken_just_before_is_left_to_who_has_it(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between = [host.create(GRANULARITY) for _ in range(UNITS)]
+    for handle in between[::2]:
+        host.release(handle)
+    faster = HostMemory("0", devices)
+    _just_before_the_lock(monkeypatch, lambda: faster.create(GRANULARITY))
+    host.create(CAPACITY // 2 - GRANULARITY)
+    assert host.free() == 0
+    faster.close()
+
+
 def test_a_device_that_was_removed_just_before_gives_nothing(
     devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +119,7 @@ def test_who_takes_the_last_place_just_before_has_it_alone(
         host.create(GRANULARITY)
 
     def take_the_third() -> None:
-        monkeypatch.setattr(host_module, "MAX_ALLOCATIONS", 3)
+        monkeypatch.setattr(host_module, "MAX_RANGES", 3)
         _take_elsewhere(faster)
 
     _just_before_the_lock(monkeypatch, take_the_third)
@@ -120,7 +133,7 @@ def _take_elsewhere(memory: HostMemory) -> None:
     """At the end of the device, where the other doesn't look first."""
     fd = memory._open()
     assert try_lock(fd, CAPACITY - GRANULARITY, GRANULARITY)
-    memory._add(_Allocation(fd, CAPACITY - GRANULARITY, GRANULARITY))
+    memory._add(_Allocation(fd, [(CAPACITY - GRANULARITY, CAPACITY)], GRANULARITY))
 
 
 def test_no_process_dies_of_a_device_that_others_make_smaller_and_larger(devices: Path) -> None:
