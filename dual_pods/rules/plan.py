@@ -159,7 +159,7 @@ class Plan:
         """Rules 1 to 7: finds an instance, or room for one, and promises it."""
         place, swaps = self.place, self.settings.mode is Mode.SWAP
         accelerators = place.accelerators[requester.uid]
-        if blocked := self._blocked():
+        if blocked := self._blocked(accelerators):
             return Phase.WAITING, blocked
         other = next((uid for a in accelerators if (uid := self.promised.get(a, requester.uid)) != requester.uid), "")
         if other:
@@ -193,14 +193,14 @@ class Plan:
         why = f": {binding.why}" if binding.failures > _UNSAID else ""  # others write on it, too
         return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}{why}"
 
-    def _blocked(self) -> str:
-        """Rule 1: why nothing may be promised on this node at the moment."""
+    def _blocked(self, accelerators: Iterable[str]) -> str:
+        """Rule 1: why nothing may be promised on these of this node at the moment."""
         node = self.place.node
         if node is None:
             return f"node {self.place.name} isn't there"
         if not node.usable:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
-        return self.view.silent if node.ready else f"node {node.name} isn't ready"
+        return self.view.silent(accelerators) if node.ready else f"node {node.name} isn't ready"
 
     def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: which instance still holds one of these accelerators, or may soon; empty when none does."""
@@ -334,9 +334,10 @@ class Plan:
         if requester.marks.get(names.INSTANCE) != instance:
             self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
-        if not self.view.is_silent(server) and (seen is None or seen.it.state is not State.AWAKE):
+        if seen is None or seen.it.state is not State.AWAKE:  # FMA's asks no instance
             last = self.place.relayed.get(requester.uid)
-            if last[0] not in (None, RESTS) if last else requester.ready:  # FMA's asks no instance
+            was_heard = last is not None or not self.view.is_silent(server)
+            if was_heard and (last[0] not in (None, RESTS) if last else requester.ready):
                 self._do(Relay(requester, RESTS))
         if seen is None:
             return self._launch(requester, server, instance)
@@ -368,15 +369,15 @@ class Plan:
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
-        if self.view.is_silent(server):
-            return Phase.LAUNCHING, self.view.silent
+        accelerators = self.place.accelerators[requester.uid]
+        if silent := self.view.silent(accelerators):
+            return Phase.LAUNCHING, silent
         if not server.running:
             return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet: {server.why}".removesuffix(": ")
         failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again
             self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
-        accelerators = self.place.accelerators[requester.uid]
         if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing
         launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))

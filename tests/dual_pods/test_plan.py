@@ -129,6 +129,13 @@ def test_nothing_is_promised_where_the_node_can_t_be_used(node: Node | None, say
     assert _waits(plan, Phase.WAITING, says) and bool(_of(plan, Create)) == (node is not None and node.usable)
 
 
+@pytest.mark.parametrize(("has", "waits"), [("0", True), ("1", False)])
+def test_an_engine_that_hangs_keeps_no_other_accelerators_from_anything(has: str, waits: bool) -> None:
+    plan = _plan(REQUESTER, replace(SINGLE, instance="i"), has=(has,), mode=Mode.SLEEP)
+    assert _waits(plan, Phase.WAITING, "server pod single hasn't said yet what it runs") is waits
+    assert bool(_of(plan, Create)) is not waits
+
+
 @pytest.mark.parametrize(("why", "shown"), [("", "loading, on"), ("out of memory", "loading (out of memory), on")])
 def test_who_holds_an_accelerator_is_named_with_the_reason(why: str, shown: str) -> None:
     plan = _plan(REQUESTER, replace(POOL, bindings={}), told=[_it("i", State.LOADING, why=why)])
@@ -573,7 +580,8 @@ def test_one_that_asks_no_instance_is_told_when_its_own_isn_t_awake(
     requester, said = replace(REQUESTER, ready=ready), {"r": relayed} if relayed is not None else {}
     for its in ([_it(state=State.FAILED)], []):
         assert _of(_plan(requester, BOUND, told=its, relayed=said), Relay) == [Relay(requester, RESTS)] * told
-    assert not _of(_plan(requester, BOUND, relayed=said), Relay), "its server pod hasn't said what it runs"
+    silent = _of(_plan(requester, BOUND, relayed=said), Relay)
+    assert bool(silent) == (told and relayed is not None), "what this controller has heard of, and hears no more"
     [again] = _of(_plan(requester, BOUND, told=[_it(state=State.AWAKE, port=9)], relayed={"r": (RESTS, 0)}), Relay)
     assert again.target is not None and again.target.url
 
