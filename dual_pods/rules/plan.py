@@ -78,7 +78,7 @@ class Plan:
     def _do(self, effect: Effect) -> bool:
         """Once at a time, and not before its pause is over. False: it has to wait."""
         known = self._tried(effect)
-        if known.busy or known.until > self.now:
+        if known.busy or known.until > self.now or effect in self.effects:
             self._look_at(known.until)
             return False
         self.effects.append(effect)
@@ -251,7 +251,8 @@ class Plan:
                 at_rest = {s.it.id for s in self.view.instances if s.it.state is State.ASLEEP}
                 asleep = (it.holds(name) for it in self.view.each_once(at_rest, needed) if it.id in at_rest)
                 short[name] = max(short[name], sum(asleep) - most)
-        going = victims.enough(self.view.sleepers(self.view.wished(requester.uid), needed), short)
+        sleepers = self.view.sleepers(self.view.wished(requester.uid), needed)
+        going = victims.enough(sleepers, short, self._leaving())
         if going is None:
             name = max(short, key=lambda each: short[each])
             m = memory[name]
@@ -283,19 +284,25 @@ class Plan:
             if used > settings.sleepers_bytes:
                 over.append(name)
         others = self.view.sleepers(self.view.wished(requester.uid))
-        going = victims.cover(others, frozenset(over))
+        leaving = [it for it in others if it.id in self._leaving() and not it.accelerators.isdisjoint(over)]
+        going = victims.cover(others, frozenset(over).difference(*(it.accelerators for it in leaving)))
         if going is None and seen is not None and not self._may_be_waking(requester, seen):
             going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
             self._do(query)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
-        return self._evict(going)
+        return self._evict([*leaving, *going])
 
     def _may_be_waking(self, requester: Requester, seen: Seen) -> bool:
         """Because this controller asked, or one before it; what is in use may be its own then. One that was waked in
         vain may hold it for ever."""
         has_failed = self._tried(Order("wake", seen.server, seen.it.id)).why
         return bool(seen.bound) and not has_failed and self.now < requester.created + self.settings.bound_s
+
+    def _leaving(self) -> set[str]:
+        """Those that go already, for another requester: what they give back isn't asked of others as well."""
+        going = ((s.it.id, _deletion(s)) for s in self.view.instances)
+        return {it for it, order in going if order in self.effects or self._is_awaited(self._tried(order))}
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
