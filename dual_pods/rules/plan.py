@@ -62,7 +62,8 @@ class Plan:
         for requester in self.view.live:
             self.waits[requester.uid] = self._serve(requester)
         every_node = self.settings.taint and self.settings.mode is Mode.SWAP
-        if every_node and place.node is not None and place.node.usable and self.view.pool is None:
+        has_pool = any(server.pool for server in place.servers.values())
+        if every_node and place.node is not None and place.node.usable and not has_pool:
             self._do(self._pool_pod())
         for seen in self.view.instances:
             self._rest(seen)
@@ -314,8 +315,11 @@ class Plan:
         return ": ".join([says, *sorted(whys - {""})]) if ids else ""
 
     def _create(self, requester: Requester, create: Create, says: str = "") -> tuple[Phase, str]:
+        name = create.body["metadata"]["name"]
+        if name in {server.name for server in self.place.servers.values()}:  # it would be tried in vain, and then late
+            return Phase.WAITING, f"server pod {name} of before is leaving"
         why = self._do_for(requester, create, "Launching", says)
-        return Phase.LAUNCHING, why or f"server pod {create.body['metadata']['name']} is being made"
+        return Phase.LAUNCHING, why or f"server pod {name} is being made"
 
     def _pool_pod(self) -> Create:
         node, it = self.place.name, self.settings

@@ -672,3 +672,18 @@ def test_one_accelerator_may_have_a_number_and_a_name_so_only_those_of_one_kind_
     it.leave(first)
     it.run(120)
     assert it.ready(second)
+
+
+@pytest.mark.parametrize("taint", ["", "t"])
+def test_while_a_pool_of_before_drains_none_is_made_in_vain_and_the_next_one_comes_as_it_has_gone(taint: str) -> None:
+    """In vain it would be tried more and more rarely: up to a minute late."""
+    it = world(taint=taint)
+    first = it.request("a", "n", ("n-0",), "qwen")
+    it.run(60)
+    [server] = it.servers()
+    it.delete_server(server.uid, after_s=58.0)
+    second = it.request("b", "n", ("n-1",), "llama")
+    it.run(90)
+    assert it.machine.waits[second] == (Phase.WAITING, "server pod n-dual of before is leaving")
+    it.run(130)
+    assert it.ready(first) and it.ready(second) and not [s for r, s in it.said if r == "Failed"]
