@@ -3,7 +3,8 @@
 It decides on each node by itself (`place.py` knows, `plan.py` decides), so what one node waits for delays no other.
 Nothing here has to outlive the process: a new machine is told the same pods and asks the same questions. The rules:
 
- 1. Nothing is promised on a node before each server pod there has said what it runs, or has ended (plan.py, place.py).
+ 1. Nothing is promised on an accelerator before each server pod that may use it has said what it runs, or has ended
+    (plan.py, place.py).
  2. A requester is asked for its accelerators until it says them (plan.py).
  3. An accelerator is promised to one instance at a time: another one that uses it must be at rest first, with no order
     to begin under way, or gone with proof. (plan.py)

@@ -113,10 +113,10 @@ class View:
         """Server pods that aren't proven to have ended."""
         return sorted((s for s in self.place.servers.values() if not s.ended), key=lambda s: s.name)
 
-    @cached_property
-    def silent(self) -> str:
-        """A server pod that may run instances and hasn't said which, in a sentence; else empty."""
-        silent = (server for server in self.running if self.is_silent(server))
+    def silent(self, accelerators: Iterable[str]) -> str:
+        """A server pod that may run instances there and hasn't said which, in a sentence; else empty."""
+        its = (s for s in self.running if s.pool or not s.accelerators.isdisjoint(accelerators))
+        silent = (server for server in its if self.is_silent(server))
         return next((f"server pod {server.name} hasn't said yet what it runs" for server in silent), "")
 
     def is_silent(self, server: Server) -> bool:
@@ -159,7 +159,8 @@ class View:
             return [Instance(server.instance, State.STOPPING, server.accelerators, "its server pod is being deleted")]
         if told is not None and server.running:
             return [replace(it, last_used=server.asleep_since) for it in told.instances.values()]
-        return [Instance(server.instance, State.LOADING, server.accelerators, server.why)]
+        why = server.why or ("it doesn't say what it does" if self.is_silent(server) else "")
+        return [Instance(server.instance, State.LOADING, server.accelerators, why)]
 
     def hot(self, accelerators: Iterable[str], but: str) -> list[Seen]:
         """Those on any of these accelerators that aren't at rest, apart from one."""

@@ -62,7 +62,8 @@ class Plan:
         for requester in self.view.live:
             self.waits[requester.uid] = self._serve(requester)
         every_node = self.settings.taint and self.settings.mode is Mode.SWAP
-        if every_node and place.node is not None and place.node.usable and self.view.pool is None:
+        has_pool = any(server.pool for server in place.servers.values())
+        if every_node and place.node is not None and place.node.usable and not has_pool:
             self._do(self._pool_pod())
         for seen in self.view.instances:
             self._rest(seen)
@@ -78,7 +79,7 @@ class Plan:
     def _do(self, effect: Effect) -> bool:
         """Once at a time, and not before its pause is over. False: it has to wait."""
         known = self._tried(effect)
-        if known.busy or known.until > self.now:
+        if known.busy or known.until > self.now or effect in self.effects:
             self._look_at(known.until)
             return False
         self.effects.append(effect)
@@ -159,7 +160,7 @@ class Plan:
         """Rules 1 to 7: finds an instance, or room for one, and promises it."""
         place, swaps = self.place, self.settings.mode is Mode.SWAP
         accelerators = place.accelerators[requester.uid]
-        if blocked := self._blocked():
+        if blocked := self._blocked(accelerators):
             return Phase.WAITING, blocked
         other = next((uid for a in accelerators if (uid := self.promised.get(a, requester.uid)) != requester.uid), "")
         if other:
@@ -193,14 +194,14 @@ class Plan:
         why = f": {binding.why}" if binding.failures > _UNSAID else ""  # others write on it, too
         return Phase.WAITING, f"it is being bound to instance {instance} in server pod {server.name}{why}"
 
-    def _blocked(self) -> str:
-        """Rule 1: why nothing may be promised on this node at the moment."""
+    def _blocked(self, accelerators: Iterable[str]) -> str:
+        """Rule 1: why nothing may be promised on these of this node at the moment."""
         node = self.place.node
         if node is None:
             return f"node {self.place.name} isn't there"
         if not node.usable:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
-        return self.view.silent if node.ready else f"node {node.name} isn't ready"
+        return self.view.silent(accelerators) if node.ready else f"node {node.name} isn't ready"
 
     def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: which instance still holds one of these accelerators, or may soon; empty when none does."""
@@ -251,7 +252,8 @@ class Plan:
                 at_rest = {s.it.id for s in self.view.instances if s.it.state is State.ASLEEP}
                 asleep = (it.holds(name) for it in self.view.each_once(at_rest, needed) if it.id in at_rest)
                 short[name] = max(short[name], sum(asleep) - most)
-        going = victims.enough(self.view.sleepers(self.view.wished(requester.uid), needed), short)
+        sleepers = self.view.sleepers(self.view.wished(requester.uid), needed)
+        going = victims.enough(sleepers, short, self._leaving())
         if going is None:
             name = max(short, key=lambda each: short[each])
             m = memory[name]
@@ -283,19 +285,25 @@ class Plan:
             if used > settings.sleepers_bytes:
                 over.append(name)
         others = self.view.sleepers(self.view.wished(requester.uid))
-        going = victims.cover(others, frozenset(over))
+        leaving = [it for it in others if it.id in self._leaving() and not it.accelerators.isdisjoint(over)]
+        going = victims.cover(others, frozenset(over).difference(*(it.accelerators for it in leaving)))
         if going is None and seen is not None and not self._may_be_waking(requester, seen):
             going = victims.cover([*others, seen.it], frozenset(over))
         if going is None:
             self._do(query)
             return f"{size(place.used[over[0]][0])} are in use on {over[0]}, and no sleeper can go"
-        return self._evict(going)
+        return self._evict([*leaving, *going])
 
     def _may_be_waking(self, requester: Requester, seen: Seen) -> bool:
         """Because this controller asked, or one before it; what is in use may be its own then. One that was waked in
         vain may hold it for ever."""
         has_failed = self._tried(Order("wake", seen.server, seen.it.id)).why
         return bool(seen.bound) and not has_failed and self.now < requester.created + self.settings.bound_s
+
+    def _leaving(self) -> set[str]:
+        """Those that go already, for another requester: what they give back isn't asked of others as well."""
+        going = ((s.it.id, _deletion(s)) for s in self.view.instances)
+        return {it for it, order in going if order in self.effects or self._is_awaited(self._tried(order))}
 
     def _evict(self, going: Iterable[Instance]) -> str:
         ids, whys = {sleeper.id for sleeper in going}, set[str]()
@@ -307,8 +315,11 @@ class Plan:
         return ": ".join([says, *sorted(whys - {""})]) if ids else ""
 
     def _create(self, requester: Requester, create: Create, says: str = "") -> tuple[Phase, str]:
+        name = create.body["metadata"]["name"]
+        if name in {server.name for server in self.place.servers.values()}:  # it would be tried in vain, and then late
+            return Phase.WAITING, f"server pod {name} of before is leaving"
         why = self._do_for(requester, create, "Launching", says)
-        return Phase.LAUNCHING, why or f"server pod {create.body['metadata']['name']} is being made"
+        return Phase.LAUNCHING, why or f"server pod {name} is being made"
 
     def _pool_pod(self) -> Create:
         node, it = self.place.name, self.settings
@@ -334,9 +345,10 @@ class Plan:
         if requester.marks.get(names.INSTANCE) != instance:
             self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
-        if not self.view.is_silent(server) and (seen is None or seen.it.state is not State.AWAKE):
+        if seen is None or seen.it.state is not State.AWAKE:  # FMA's asks no instance
             last = self.place.relayed.get(requester.uid)
-            if last[0] not in (None, RESTS) if last else requester.ready:  # FMA's asks no instance
+            was_heard = last is not None or not self.view.is_silent(server)
+            if was_heard and (last[0] not in (None, RESTS) if last else requester.ready):
                 self._do(Relay(requester, RESTS))
         if seen is None:
             return self._launch(requester, server, instance)
@@ -368,15 +380,15 @@ class Plan:
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
-        if self.view.is_silent(server):
-            return Phase.LAUNCHING, self.view.silent
+        accelerators = self.place.accelerators[requester.uid]
+        if silent := self.view.silent(accelerators):
+            return Phase.LAUNCHING, silent
         if not server.running:
             return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet: {server.why}".removesuffix(": ")
         failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again
             self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
-        accelerators = self.place.accelerators[requester.uid]
         if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing
         launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))

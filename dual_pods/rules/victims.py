@@ -70,12 +70,16 @@ def _greedy(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instanc
     return chosen
 
 
-def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Instance] | None:
+def enough(
+    sleepers: Sequence[Instance], short: Mapping[str, int], leaving: Set[str] = frozenset()
+) -> list[Instance] | None:
     """So many rounds of covers that on each accelerator the bytes that are short come free, without those that a later
     round has made needless. Weights that several share come free with the last of these. None: all aren't enough.
+    `leaving`: they go anyway, and are of these where they give back something that is short.
     """
     lack = {name for name, count in short.items() if count > 0}
-    left, going = dict(short), set[str]()
+    going = {s.id for s in sleepers if s.id in leaving and any(s.holds(name) for name in lack)}
+    left = _left(short, going, sleepers)
     while left := {name: count for name, count in left.items() if count > 0}:
         helpful = [  # one covers only where it gives bytes back, and what was short is no collateral
             replace(s, accelerators=s.accelerators - {name for name in lack if name not in left or not s.holds(name)})
@@ -88,7 +92,9 @@ def enough(sleepers: Sequence[Instance], short: Mapping[str, int]) -> list[Insta
         going |= {sleeper.id for sleeper in found}
         left = _left(short, going, sleepers)
     for each in sorted(sleepers, key=lambda s: (len(s.accelerators - lack), s.last_used, s.id), reverse=True):
-        if each.id in going and all(count <= 0 for count in _left(short, going - {each.id}, sleepers).values()):
+        if each.id in going - leaving and all(
+            count <= 0 for count in _left(short, going - {each.id}, sleepers).values()
+        ):
             going.remove(each.id)
     return [sleeper for sleeper in sleepers if sleeper.id in going]
 

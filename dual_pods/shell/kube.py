@@ -28,8 +28,8 @@ Object = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REQUEST_S = 10.0
-WATCH_S = 300
-_PAGE = 500
+WATCH_S, SILENT_S = 300, 150
+_PAGE = 200
 _PAUSE_S, _PAUSE_MOST_S = 0.1, 5.0
 
 
@@ -146,13 +146,15 @@ class Kube:
         while True:
             try:
                 if not version:
-                    items, version = await self._list(path)
-                    there = {value["metadata"]["uid"] for value in items}
+                    there = set[str]()
+                    async for items, as_of in self._pages(path):  # there may be no room for all of them at once
+                        there |= {value["metadata"]["uid"] for value in items}
+                        known, version = known | there, as_of
+                        for value in items:
+                            yield "ADDED", value
                     for uid in known - there:
                         yield "DELETED", {"metadata": {"uid": uid}}
                     known = there
-                    for value in items:
-                        yield "ADDED", value
                     if not listed:
                         yield "LISTED", {}
                     listed = True
@@ -170,8 +172,9 @@ class Kube:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
 
-    async def _list(self, path: str) -> tuple[list[Object], str]:
-        query, found = {"limit": str(_PAGE)}, list[Object]()
+    async def _pages(self, path: str) -> AsyncIterator[tuple[list[Object], str]]:
+        """The last one comes with the version."""
+        query = {"limit": str(_PAGE)}
         while True:
             page = await self.ask("GET", path, query=query)
             if "items" not in page:
@@ -179,10 +182,10 @@ class Kube:
             items = page["items"] or []
             if not isinstance(items, list) or not all(map(_is_named, items)):
                 raise Unanswered(f"{self.url}{path}: it lists what is no object")
-            found += items
             query["continue"] = page["metadata"].get("continue", "")
+            yield items, "" if query["continue"] else str(page["metadata"]["resourceVersion"])
             if not query["continue"]:
-                return found, str(page["metadata"]["resourceVersion"])
+                return
 
     async def _watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Object]]:
         query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
@@ -191,11 +194,13 @@ class Kube:
         self.requests += 1
         async with self._http.stream(url, self._headers(), timeout_s=REQUEST_S) as (status, lines):
             try:
-                async with asyncio.timeout(2 * WATCH_S + REQUEST_S):  # what is between may keep one that has ended
+                # What is between may keep one that has ended, and say nothing by it: no bookmark each minute, either.
+                async with asyncio.timeout(SILENT_S) as silence:
                     if status != 200:
                         raise _refused(status, await anext(lines, b""))
                     self.troubles.pop(path, None)
                     async for line in lines:
+                        silence.reschedule(asyncio.get_running_loop().time() + SILENT_S)
                         if not line.strip():
                             continue
                         change = reading.decoded(line, _Change)

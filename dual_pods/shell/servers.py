@@ -1,8 +1,9 @@
 """Server pods and requesters, as the controller reaches them over HTTP.
 
-A pool is watched (`GET /failover/models?watch=1`). A pod with one engine is asked, in vLLM's words (`/is_sleeping`, its
-probe), and told of in a pool's. Each order carries the leadership's token, so that a pool or a requester that has heard
-a newer one refuses it; an engine doesn't know it. What this file may not do: decide anything.
+A pool is watched (`GET /failover/models?watch=1`), and says each second that it is there. A pod with one engine is
+asked, in vLLM's words (`/is_sleeping`, its probe), and told of in a pool's. Each order carries the leadership's token,
+so that a pool or a requester that has heard a newer one refuses it; an engine doesn't know it. What this file may not
+do: decide anything.
 """
 
 import asyncio
@@ -86,10 +87,12 @@ class Servers:
     async def _watch_pool(self, server: Server) -> None:
         pause_s = _AGAIN_S
         while True:
-            with contextlib.suppress(Unanswered, reading.BadAnswer):
+            with contextlib.suppress(Unanswered, reading.BadAnswer, TimeoutError):
                 at = url(server.ip, server.port, f"{_MODELS}?watch=1")
-                async with self._http.stream(at, timeout_s=ANSWER_S) as (status, lines):
+                told = self._http.stream(at, timeout_s=ANSWER_S)
+                async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
                     async for line in lines:
+                        beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
                         if status == 200 and line.startswith(b"data:"):
                             self._tell(e.Tells(server.uid, reading.told(line[5:])))
                             pause_s = _AGAIN_S

@@ -22,7 +22,7 @@ import pytest
 
 from dual_pods.rules import names
 from tests.api_server.asked import Answer, Asked, Refused
-from tests.dual_pods.cluster import NAMESPACE, PODS, Cluster, cluster, wish
+from tests.dual_pods.cluster import FMA, NAMESPACE, PODS, Cluster, cluster, wish
 from tests.support.processes import ROOT
 from tests.support.waiting import NEVER_S, readable, until
 
@@ -292,6 +292,25 @@ def test_what_a_stopped_pool_was_asked_is_known_before_its_accelerator_is_given_
         os.kill(pool, signal.SIGCONT)
     it.until_ready("d")
     assert max(it.misbehave()["most_awake"].values()) <= 1
+
+
+def test_a_pool_that_hangs_makes_each_requester_unready_until_it_goes_on(it: Cluster) -> None:
+    """It refuses no connection, and ends no answer. FMA's requester asks nothing by itself."""
+    it.controller("--lease-s", "15", "--ready-within-s", "4")
+    it.request("a", image=FMA)
+    it.request("b", "llama")
+    it.until_ready("a", "b")
+    [pod] = it.servers()
+    pool = it.running[pod["metadata"]["uid"]].process.pid
+    os.kill(pool, signal.SIGSTOP)
+    try:
+        until(lambda: not it.is_ready("a") and not it.is_ready("b"), "neither is Ready")
+        for name in ("a", "b"):
+            it.until_event(name, "isn't Ready after 4 s: server pod n1-dual hasn't said yet what it runs")
+    finally:
+        os.kill(pool, signal.SIGCONT)
+    it.until_ready("a", "b")
+    assert it.states() == ["awake", "awake"]
 
 
 def test_an_engine_that_dies_while_it_is_bound_makes_its_requester_unready_until_it_is_back(it: Cluster) -> None:

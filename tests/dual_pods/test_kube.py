@@ -152,9 +152,40 @@ def test_how_far_the_api_server_s_clock_is_ahead_follows_from_its_answers(
         assert abs(it.ahead_s - ahead_s) <= 1 and (ahead_s or it.ahead_s == 0), "it says whole seconds"
 
 
+def test_each_page_is_told_before_the_next_one_is_asked_for_and_what_went_while_a_list_began_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of a large cluster's nodes at once had no room. The token of the next page may be too old, as a watch's."""
+    told: list[str] = []
+
+    async def answers(it: object, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
+        told.append(f"asked for {query.get('continue', 'the first')}")
+        name, more = pages.pop(0)
+        if not name:
+            raise Refused(410, "Expired", "too old")
+        meta = {"resourceVersion": "5", "continue": more}
+        return {"kind": "PodList", "metadata": meta, "items": [{"metadata": {"uid": name, "resourceVersion": "4"}}]}
+
+    async def watch(it: object, path: str, version: str) -> Any:
+        assert version == "5"
+        raise EOFError
+        yield
+
+    async def follow() -> None:
+        async for what, value in Kube("http://127.0.0.1:1", lambda: "", "test").follow("/api/v1/pods", Log("test")):
+            told.append(f"{what} {value.get('metadata', {}).get('uid', '')}".strip())
+
+    pages = [("a", "2nd"), ("", ""), ("b", "2nd"), ("c", "")]
+    monkeypatch.setattr(Kube, "ask", answers)
+    monkeypatch.setattr(Kube, "_watch", watch)
+    with pytest.raises(EOFError):
+        asyncio.run(follow())
+    first = ["asked for the first", "ADDED a", "asked for 2nd"]
+    assert told == [*first, first[0], "ADDED b", first[2], "ADDED c", "DELETED a", "LISTED"]
+
+
 def test_a_watch_that_says_nothing_and_isnt_ended_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube, "WATCH_S", 0)
-    monkeypatch.setattr(kube, "REQUEST_S", 0.2)
+    monkeypatch.setattr(kube, "SILENT_S", 0.2)
     _follow(LIST, lambda reply: reply.open(200, []), 3)
 
 

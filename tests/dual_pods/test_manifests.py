@@ -65,6 +65,24 @@ def test_what_the_pods_run_is_there() -> None:
     assert building.pinned_to(made["spec"]) == "n1"
 
 
+def test_each_pod_is_let_in_where_pod_security_is_restricted() -> None:
+    [config], [deployment] = _of("ConfigMap"), _of("Deployment")
+    template = mapping(config["data"]["server-pod.yaml"])
+    example = yaml.safe_load((ROOT / "examples" / "qwen.yaml").read_text())
+    for spec in (template["spec"], deployment["spec"]["template"]["spec"], example["spec"]):
+        whole = spec["securityContext"]
+        assert whole["runAsNonRoot"] and whole["seccompProfile"] == {"type": "RuntimeDefault"}
+        for its in (container["securityContext"] for container in spec["containers"]):
+            assert its["allowPrivilegeEscalation"] is False and its["capabilities"] == {"drop": ["ALL"]}
+        assert all(volume.keys() & {"emptyDir", "secret", "configMap"} for volume in spec.get("volumes", ()))
+
+
+def test_what_a_second_installation_would_take_from_the_first_is_named() -> None:
+    shared = {d["metadata"]["name"] for d in DOCUMENTS if "namespace" not in d["metadata"]} - {"dual-pods"}
+    said = (MANIFESTS / "00-namespace.yaml").read_text().partition("namespace (")[2].partition(")")[0]
+    assert {*said.split(", ")} == shared
+
+
 def test_the_example_asks_for_what_a_pool_takes() -> None:
     pod = yaml.safe_load((ROOT / "examples" / "qwen.yaml").read_text())
     assert requester.parser({}).parse_args(pod["spec"]["containers"][0]["command"][1:]).relay_port == [8000]

@@ -65,8 +65,14 @@ def test_an_engine_in_a_pod_of_its_own_was_used_last_when_it_went_to_sleep() -> 
 
 
 def test_only_a_pod_that_runs_has_anything_to_say() -> None:
-    assert "server pod p hasn't said" in _view(POOL).silent
-    assert not _view(replace(POOL, running=False)).silent and not _view(POOL, told={"p": []}).silent
+    assert "server pod p hasn't said" in _view(POOL).silent("1")
+    assert not _view(replace(POOL, running=False)).silent("0") and not _view(POOL, told={"p": []}).silent("0")
+
+
+def test_one_engine_that_says_nothing_keeps_its_own_accelerators_alone() -> None:
+    view = _view(replace(SINGLE, accelerators=frozenset("0")))
+    assert "hasn't said" in view.silent("01") and not view.silent("1")
+    assert [(seen.it.state, seen.it.why) for seen in view.instances] == [(State.LOADING, "it doesn't say what it does")]
 
 
 def test_a_node_s_pool_is_one_that_stays() -> None:

@@ -129,6 +129,13 @@ def test_nothing_is_promised_where_the_node_can_t_be_used(node: Node | None, say
     assert _waits(plan, Phase.WAITING, says) and bool(_of(plan, Create)) == (node is not None and node.usable)
 
 
+@pytest.mark.parametrize(("has", "waits"), [("0", True), ("1", False)])
+def test_an_engine_that_hangs_keeps_no_other_accelerators_from_anything(has: str, waits: bool) -> None:
+    plan = _plan(REQUESTER, replace(SINGLE, instance="i"), has=(has,), mode=Mode.SLEEP)
+    assert _waits(plan, Phase.WAITING, "server pod single hasn't said yet what it runs") is waits
+    assert bool(_of(plan, Create)) is not waits
+
+
 @pytest.mark.parametrize(("why", "shown"), [("", "loading, on"), ("out of memory", "loading (out of memory), on")])
 def test_who_holds_an_accelerator_is_named_with_the_reason(why: str, shown: str) -> None:
     plan = _plan(REQUESTER, replace(POOL, bindings={}), told=[_it("i", State.LOADING, why=why)])
@@ -573,7 +580,8 @@ def test_one_that_asks_no_instance_is_told_when_its_own_isn_t_awake(
     requester, said = replace(REQUESTER, ready=ready), {"r": relayed} if relayed is not None else {}
     for its in ([_it(state=State.FAILED)], []):
         assert _of(_plan(requester, BOUND, told=its, relayed=said), Relay) == [Relay(requester, RESTS)] * told
-    assert not _of(_plan(requester, BOUND, relayed=said), Relay), "its server pod hasn't said what it runs"
+    silent = _of(_plan(requester, BOUND, relayed=said), Relay)
+    assert bool(silent) == (told and relayed is not None), "what this controller has heard of, and hears no more"
     [again] = _of(_plan(requester, BOUND, told=[_it(state=State.AWAKE, port=9)], relayed={"r": (RESTS, 0)}), Relay)
     assert again.target is not None and again.target.url
 
@@ -829,3 +837,28 @@ def test_a_label_that_has_changed_alone_is_written() -> None:
     known = {key: value for key, value in marks.items() if value is not None and key != names.DUAL}
     relabelled = replace(REQUESTER, marks=known)
     assert _marks(_plan(relabelled, BOUND, told=[]), relabelled) == {names.DUAL: "n-dual"}
+
+
+@pytest.mark.parametrize("mode", [Mode.SWAP, Mode.SLEEP])
+@pytest.mark.parametrize("asked", [True, False])
+def test_of_two_that_need_room_the_second_takes_what_goes_for_the_first(mode: Mode, asked: bool) -> None:
+    """In one plan, and while the order for the first is under way."""
+    first, second = (replace(REQUESTER, uid=uid, name=uid, created=at) for at, uid in enumerate(("r", "r2")))
+    place = Place("n", NODE, used={"0": (60, 9.0), "1": (60, 9.0)})
+    place.requesters = {"r": first, "r2": second}
+    place.accelerators = {"r": ("0",), "r2": ("1",)}
+    wide, one = (frozenset(name) for name in ("01", "1"))
+    its = [Instance(str(n), State.ASLEEP, on, asleep_bytes=dict.fromkeys(on, 9)) for n, on in enumerate((wide, one))]
+    pods = [POOL] if mode is Mode.SWAP else [
+        replace(SINGLE, uid=it.id, instance=it.id, accelerators=it.accelerators) for it in its
+    ]  # fmt: skip
+    for pod in pods:
+        place.servers[pod.uid] = pod
+        said = {it.id: it for it in its if pod.pool or pod.uid == it.id}
+        place.told[pod.uid] = Told(said, dict.fromkeys("01", Memory(100, 1)) if pod.pool else {})
+    key = ("delete", "p", "0") if mode is Mode.SWAP else ("delete-pod", "0", "")
+    place.tries = {key: Try()} if asked else {}
+    plan = Plan(place, Settings(mode=mode, sleepers_bytes=50, template={"spec": {"containers": []}}), 10.0)
+    plan.make()
+    assert [(o.server.uid, o.instance) for o in _of(plan, Order)] == ([] if asked else [(key[1], key[2])])
+    assert {sentence for _, sentence in plan.waits.values()} == {"sleeping instances go first: 0"}

@@ -163,3 +163,16 @@ def test_the_one_that_was_used_longest_ago_goes_and_collateral_counts_more() -> 
     assert cover([new, old, wide], frozenset({"a"})) == [old]
     assert cover([new, wide], frozenset({"a", "b"})) == [wide]
     assert cover([old], frozenset({"b"})) is None and math.isfinite(cost([old], frozenset())[0])
+
+
+def test_what_goes_anyway_is_counted_where_it_gives_back_what_is_short_and_isnt_taken_back() -> None:
+    wide = _sleeper("wide", "ab", 9.0, {"a": 5, "b": 5})
+    small, large = _sleeper("small", "a", 1.0, {"a": 5}), _sleeper("large", "a", 2.0, {"a": 9})
+    assert enough([wide, small, large], {"a": 5}) == [small] and enough([wide, small, large], {"a": 5}, {"wide"}) == [
+        wide
+    ]
+    assert enough([wide, small, large], {"a": 10}, {"wide"}) == [wide, small]
+    assert enough([wide, large], {"a": 9}, {"wide"}) == [wide, large], "large alone would do, and wide goes anyway"
+    assert enough([wide, small], {"a": 5, "b": 0}, {"small"}) == [small] and not enough([wide], {"a": 0}, {"wide"})
+    other = _sleeper("other", "c", 1.0, {"c": 5})
+    assert enough([other, small], {"a": 5}, {"other"}) == [small], "what it gives back is elsewhere"
