@@ -165,6 +165,8 @@ class _Pool(msgspec.Struct, frozen=True):
     models: list[ModelShown] = []
     devices: list[DeviceShown] = []
     ports: dict[str, int] = {}
+    pool: str = ""
+    """`silent`: it hasn't answered its door, and may do yet what it was asked."""
 
 
 class BadAnswer(Exception):
@@ -174,6 +176,8 @@ class BadAnswer(Exception):
 def told(body: bytes) -> Told:
     instances = {}
     pool = decoded(body, _Pool)
+    if pool.pool == "silent":
+        raise BadAnswer("it is what the pool said before it became silent")
     for m in pool.models:
         try:
             used = timestamp(m.last_used) if m.last_used else 0.0

@@ -7,6 +7,7 @@ decide. The pool does what it is asked for (`Command`), or says why not.
 
 import asyncio
 import ipaddress
+import math
 from typing import TypeVar, get_args
 from urllib.parse import parse_qs, unquote
 
@@ -25,6 +26,7 @@ from sidecar.http.http_requests import Refused
 from sidecar.terminal.names import is_meant
 
 MODELS, CONFIG = "/failover/models", "/failover/config"
+SILENT_S = 2.0
 TOKEN = b"x-dual-pods-token"
 """A controller's, of its lease. Forgotten with this process: what is obeyed then, the controller puts right."""
 _VERBS: dict[str, Verb] = {verb: verb for verb in get_args(Verb) if verb not in ("launch", "remove", "flags")}
@@ -36,12 +38,16 @@ class ModelsApi:
         self.live = Live(loop, self.document, MODELS)
         self._loop, self._keys = loop, keys
         self._token = 0
+        self._asked = dict[object, float]()
+        """What the pool hasn't answered yet, and since when."""
 
     def document(self) -> dict[str, object]:
-        """All that the pool shows, and whether it still does."""
+        """All that the pool shows, and whether it still does. One that leaves a command unanswered may do it yet."""
         listing = self.router.listing
         shown = msgspec.to_builtins(listing) if listing is not None else {"models": [], "devices": [], "token": 0}
-        return {**shown, "ports": self.ports.known, "pool": "away" if self.router.away_since is not None else "answers"}
+        is_silent = self._loop.time() > next(iter(self._asked.values()), math.inf) + SILENT_S
+        pool = "away" if self.router.away_since is not None else "silent" if is_silent else "answers"
+        return {**shown, "ports": self.ports.known, "pool": pool}
 
     # -- who may come ----------------------------------------------------------------------------------------------
 
@@ -131,7 +137,11 @@ class ModelsApi:
     def _command(self, reply: Reply, command: Command, done: bytes = b"") -> None:
         """`done`: what is said of it when it was done."""
 
+        asked = object()
+        self._asked[asked] = self._loop.time()
+
         def answer(said: CommandDone) -> None:
+            del self._asked[asked]
             body = done or msgspec.json.encode({"detail": said.detail}) + b"\n"
             if said.ok:
                 reply.send(200 if done else said.status, body, errors.JSON)

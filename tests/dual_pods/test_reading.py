@@ -202,6 +202,8 @@ def test_what_a_pool_says_it_runs() -> None:
     for bad in ({**model, "last_used": "yesterday"}, {**model, "state": "flying"}):
         with pytest.raises(reading.BadAnswer):
             reading.told(json.dumps({"models": [bad]}).encode())
+    with pytest.raises(reading.BadAnswer, match="became silent"):
+        reading.told(json.dumps({"models": [model], "pool": "silent"}).encode())
     with pytest.raises(reading.BadAnswer):
         reading.told(b'{"a":' * 5000)
 
