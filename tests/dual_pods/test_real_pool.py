@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gms.observer import Observer as Gms
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
-from sidecar.kernel import peers
+from sidecar.kernel import peers, process_tree
 from tests.dual_pods.cluster import Cluster, ask, cluster
 from tests.dual_pods.rehearse import Rehearsal
 from tests.support import tmpfs
@@ -35,12 +36,16 @@ def it() -> Iterator[Cluster]:
         yield made
 
 
-def _request(
+def _create(
     it: Cluster, name: str, serves: str, seed: int, *more: str, standby: bool = False, memory: str = "96MiB"
 ) -> None:
     words = ["--seed", str(seed), *more]
     model = f"{{engine: reference, arguments: {words}, memory: {memory}, standby: {str(standby).lower()}}}"
     it.request(name, serves, model=model)
+
+
+def _request(it: Cluster, name: str, serves: str, seed: int, *more: str, **its: Any) -> None:
+    _create(it, name, serves, seed, *more, **its)
     it.until_ready(name)
 
 
@@ -186,3 +191,32 @@ def _whole(lock: Path) -> HolderState | None:
     with Lock(lock) as observer:
         status = next(observer.watch())
     return status.holder if status.waiters and status.holder is not None and status.holder.endpoint else None
+
+
+def test_a_pool_that_hangs_behind_its_door_is_heard_before_its_accelerator_is_given_on(it: Cluster) -> None:
+    """Its door answers, and shows what the pool said before: that nothing wakes there."""
+    it.gpus["n1"] = ["host:d0"]
+    for seed, name in enumerate(("qwen", "llama")):
+        _request(it, name, name, seed, memory="90MiB")
+        _gone(it, name)
+        until(lambda: {*it.states()} == {"asleep"}, "its instance sleeps")
+    [pod] = it.servers()
+    [pool] = [
+        pid
+        for pid in process_tree.descendants(it.running[pod["metadata"]["uid"]].process.pid)
+        if b"\0-m\0pool\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(pool, signal.SIGSTOP)
+    try:
+        _create(it, "qwen", "qwen", 0, memory="90MiB")
+        log = it.directory / "controller-0.log"
+        until(lambda: "/wake: no answer within" in log.read_text(), "its wake goes unanswered")
+        it.delete("qwen", gracePeriodSeconds="0")
+        _create(it, "llama", "llama", 1, memory="90MiB")
+        until(lambda: "n1-dual hasn't said yet what it runs" in it.says("llama"), "the next one waits for the pool")
+    finally:
+        os.kill(pool, signal.SIGCONT)
+    shown = [model["state"] for model in it.pool()["models"]]
+    while not it.is_ready("llama"):
+        assert shown.count("awake") + shown.count("waking") <= 1, shown
+        shown = it.states()
