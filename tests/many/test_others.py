@@ -71,7 +71,7 @@ def ledger(host: Host) -> Status:
 
 def foreign(host: Host) -> int:
     """So many MiB, as the ledger has measured it."""
-    return ledger(host).devices[0].foreign // MIB
+    return sum(one.foreign for one in ledger(host).devices) // MIB
 
 
 async def so(host: Host, look: Callable[[], object], what: str) -> None:
