@@ -136,8 +136,12 @@ class Memory(ABC):
             raise DeviceError(f"there is no reservation of exactly {size} bytes at {address:#x}")
         if self._mapped.touches(address, size):
             raise DeviceError(f"something is still mapped within the {size} bytes at {address:#x}")
-        self._free_address(address, size)
-        self._reserved.remove(address)
+        self._reserved.remove(address)  # first: once it is free, another thread may be given it
+        try:
+            self._free_address(address, size)
+        except DeviceError:
+            self._reserved.add(address, size)
+            raise
 
     def close(self) -> None:
         """Gives back all that this process has of the device through this object: mappings, addresses and handles, not

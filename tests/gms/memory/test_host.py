@@ -279,6 +279,40 @@ def test_two_readers_of_one_allocation_share_its_pages(devices: Path, host: Host
     os.close(fd)
 
 
+def test_an_address_that_is_given_on_in_the_moment_in_which_it_is_freed_is_its_next_ones(
+    host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next one's mapping failed: the books had forgotten its reservation with the one before."""
+    address = host.reserve(GRANULARITY)
+
+    def freed(at: int, size: int) -> None:
+        """Another thread is quick, and the kernel gives it the same."""
+        monkeypatch.setattr(host, "_reserve", lambda _: at)
+        assert host.reserve(size) == at
+
+    monkeypatch.setattr(host, "_free_address", freed)
+    host.free_address(address, GRANULARITY)
+    monkeypatch.undo()
+    host.map(address, host.create(GRANULARITY), size=GRANULARITY, writable=True)
+    host.unmap(address, GRANULARITY)
+    host.free_address(address, GRANULARITY)
+
+
+def test_an_address_that_cant_be_freed_is_its_reservations_still(
+    host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = host.reserve(GRANULARITY)
+
+    def fails(*_: int) -> None:
+        raise DeviceError("no")
+
+    monkeypatch.setattr(host, "_free_address", fails)
+    with pytest.raises(DeviceError, match="no"):
+        host.free_address(address, GRANULARITY)
+    monkeypatch.undo()
+    host.free_address(address, GRANULARITY)
+
+
 def test_addresses_begin_at_huge_pages_whatever_the_kernel_offers(
     host: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
