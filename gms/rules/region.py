@@ -352,6 +352,8 @@ class Region(ABC):
     def plan_dropped(self, plan: Plan) -> None:
         """Those that wait until memory is gone are answered: by the device, by its processes, or in time."""
         for conn, until in self._to_drop.items():
+            if plan.steps or self.device.busy:  # it is written, and one write at a time
+                break
             if not self.may_be_on_their_way or self.why_in_use() or not plan.wait_until(until):
                 plan.do(self._drop, conn)
         for conn, dropping in self._dropping.items():

@@ -229,6 +229,23 @@ def test_in_the_window_of_a_new_server_nothing_is_dropped_and_after_it_what_is_a
     assert house.on_disk.region(A) is None
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_all_that_wait_for_the_end_of_a_window_are_served_one_write_at_a_time(writes: bool) -> None:
+    """Seed 832 of the simulator: a writer's turn and a drop had one moment, and the server was broken."""
+    house = restarted(side_by_side())
+    if writes:
+        house.hello(3, key=A)
+        house.says(3, m.Open(mode="rw"))
+    for key in (A, B):
+        drops(house, key, WINDOW_S + 5)
+    house.later(WINDOW_S)
+    house.held.clear()
+    house.later(2.0)
+    assert not house.machine.device.why_closed
+    answered = house.heard(9999, m.RegionDropped) + house.heard(9999, m.Refused)
+    assert len(answered) == 2 and house.on_disk.region(B) is None
+
+
 def test_what_waits_to_be_dropped_stays_where_a_reader_comes_back_or_who_asked_leaves() -> None:
     house = restarted(side_by_side())
     assert drops(house, A, WINDOW_S) is None
