@@ -189,6 +189,31 @@ def test_a_watch_that_says_nothing_and_isnt_ended_is_ended(monkeypatch: pytest.M
     _follow(LIST, lambda reply: reply.open(200, []), 3)
 
 
+def test_a_watch_that_says_something_now_and_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "SILENT_S", 1.0)
+    bookmark = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}\n'
+    left = [8, 8]
+    """Of each watch."""
+    watches = iter(range(2))
+
+    def says(reply: Reply) -> None:
+        reply.open(200, [])
+        number = next(watches)
+
+        def go_on() -> None:
+            left[number] -= 1
+            reply.stream(bookmark)
+            if left[number]:
+                asyncio.get_running_loop().call_later(0.2, go_on)
+            else:
+                reply.end()
+
+        go_on()
+
+    _follow(LIST, says, 3)
+    assert left[0] == 0
+
+
 def _certified(directory: Path) -> tuple[Path, Path]:
     """By an authority of now, `ca.crt`, that says no more than that it is one: a certificate and its key."""
     says = "[req]\ndistinguished_name=name\n[name]\n[ca]\nbasicConstraints=critical,CA:TRUE\n[server]\n"

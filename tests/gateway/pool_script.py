@@ -25,6 +25,8 @@ class PoolScript:
         self.commands: list[m.Command] = []
         self.refuses: tuple[int, str] | None = None
         """What commands get instead of being done."""
+        self.stands_still = False
+        """Commands get no answer."""
         self._channels: list[Channel] = []
         self._lock = threading.RLock()
         self._wake = os.eventfd(0)
@@ -127,6 +129,8 @@ class PoolScript:
 
     def _obey(self, channel: Channel, command: m.Command) -> None:
         self.commands.append(command)
+        if self.stands_still:
+            return
         if self.refuses is not None:
             channel.send(m.CommandDone(number=command.number, ok=False, status=self.refuses[0], detail=self.refuses[1]))
             return

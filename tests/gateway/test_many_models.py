@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -481,7 +482,12 @@ def test_while_the_pool_is_away_what_is_awake_serves_on_and_what_waits_is_told(
     try:
         many.pool.see("small", State.ASLEEP)
         pool = many.pool
-        pool.close()
+        pool.stands_still = True
+        with ThreadPoolExecutor(1) as asking:
+            asked = asking.submit(send, many, "POST", "/failover/models/small/wake", None)
+            until(lambda: many.door.get("/failover/models")[1]["pool"] == "silent", "a command is unanswered")
+            pool.close()
+            assert asked.result()[0] == 503
         until(lambda: many.door.get("/failover/models")[1]["pool"] == "away", "the door has seen the pool go")
         assert many.ask(model="chat")[0] == 200 and many.door.get("/ready")[0] == 200
         assert send(many, "POST", "/failover/models/chat/sleep", None)[0] == 503
