@@ -284,8 +284,8 @@ class Plan:
                 return f"the memory in use on {name} hasn't been measured{since}: {why}".removesuffix(": ")
             if used > settings.sleepers_bytes:
                 over.append(name)
-        others = self.view.sleepers(self.view.wished(requester.uid))
-        leaving = [it for it in others if it.id in self._leaving() and not it.accelerators.isdisjoint(over)]
+        others, goes = self.view.sleepers(self.view.wished(requester.uid)), self._leaving()
+        leaving = [it for it in others if it.id in goes and not it.accelerators.isdisjoint(over)]
         going = victims.cover(others, frozenset(over).difference(*(it.accelerators for it in leaving)))
         if going is None and seen is not None and not self._may_be_waking(requester, seen):
             going = victims.cover([*others, seen.it], frozenset(over))
@@ -505,9 +505,7 @@ class Plan:
         annotations: dict[str, str | None] = {names.BINDINGS: json.dumps(wanted, sort_keys=True) if wanted else None}
         if told is not None:
             states = {it.state for it in told.instances.values()}
-            sleeps = (
-                State.AWAKE not in states if server.pool else states == {State.ASLEEP}
-            )  # as FMA has it of a launcher
+            sleeps = State.AWAKE not in states if server.pool else states == {State.ASLEEP}  # as FMA's launchers
             labels[names.SLEEPING] = "true" if sleeps else "false"
             if not server.pool:
                 since = server.marks.get(names.ASLEEP_SINCE, repr(self.now))

@@ -6,6 +6,7 @@ The shim then ends the other processes and sees to the next start. What this fil
 or outlive a failure.
 """
 
+import argparse
 import gc
 import os
 import queue
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
@@ -481,7 +482,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
     os._exit(0)
 
 
-def _kv(options: Any) -> str:
+def _kv(options: argparse.Namespace) -> str:
     """What of one that sleeps stays in the device no other model could have, though it was given back."""
     if options.host_dir is None:
         return options.kv or ""
