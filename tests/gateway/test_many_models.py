@@ -485,8 +485,10 @@ def test_while_the_pool_is_away_what_is_awake_serves_on_and_what_waits_is_told(
         pool.stands_still = True
         with ThreadPoolExecutor(1) as asking:
             asked = asking.submit(send, many, "POST", "/failover/models/small/wake", None)
-            until(lambda: many.door.get("/failover/models")[1]["pool"] == "silent", "a command is unanswered")
-            pool.close()
+            try:
+                until(lambda: many.door.get("/failover/models")[1]["pool"] == "silent", "a command is unanswered", 30)
+            finally:
+                pool.close()
             assert asked.result()[0] == 503
         until(lambda: many.door.get("/failover/models")[1]["pool"] == "away", "the door has seen the pool go")
         assert many.ask(model="chat")[0] == 200 and many.door.get("/ready")[0] == 200
