@@ -118,6 +118,7 @@ BENCHES: dict[str, Bench] = {
 NAMED: dict[str, Bench] = {
     "kv": lambda w, n: kv.measure(w.tmpfs, n.contexts, n.stream_contexts, n.heavy_rounds),
     "kv-flat": lambda w, n: kv.measure_flat(w.tmpfs, n.flat_contexts, n.heavy_rounds),
+    "turns-kv": lambda w, n: turns.measure_kv(w.tmpfs, n.flat_contexts, n.heavy_rounds),
     "gap": lambda w, n: gap.measure(w.tmpfs, n.gap_kills, n.stream_contexts, n.gap_rounds),
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),

@@ -13,11 +13,13 @@ What this file may not do: choose who is next.
 
 import contextlib
 import os
+import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bench import kv
 from bench.figures import Comparison, Part, Result
 from bench.pair import answer, house, question
 from bench.stage import Broken
@@ -44,10 +46,11 @@ class Turn:
         kind: Kind | None = None,
         body: bytes = BODY,
         deadline_s: float = DEADLINE_S,
+        more: tuple[str, ...] = (),
     ) -> None:
         self.body, self.deadline_s = body, deadline_s
         self.model = Model(host, name, kind)
-        self.shim = self.model.engine()
+        self.shim = self.model.engine(*more)
         self.shim.until("Standby", ready=True)
         self.wishes = stack.enter_context(Observer(self.model.run_dir, self.deadline_s))
         self.watch = stack.enter_context(Observer(self.model.run_dir, self.deadline_s))
@@ -136,3 +139,31 @@ def measure(parent: Path, rounds: int) -> Iterator[Result]:
     yield Comparison(what, against, goal_median=GOAL, goal_ms=GOAL_MS, ours=turns, floor=floor)
     yield Part("of the floor: the sleep", sleeps, floor)
     yield Part("of the floor: lockctl wake -> first token", wakes, floor)
+
+
+def measure_kv(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator[Result]:
+    """The same turns with so many tokens of context, which were read before: parked, and dropped and read again."""
+    rng = random.Random(0)
+    for context in contexts:
+        with house(parent) as here, contextlib.ExitStack() as stack:
+            os.environ["FAILOVER_HOST_DEVICES"] = str(here.devices)
+            host, kind = Host(here), kv.engine(context, context)
+            body = question(kv.MODEL, kv.prompt_of(rng, context), 8)
+            pairs = {
+                how: [Turn(host, f"{how}-{n}", stack, kind, body, more=("--kv", how)) for n in "ab"]
+                for how in ("keep", "drop")
+            }
+            took: dict[str, list[int]] = {how: [] for how in pairs}
+            for asleep, awake in pairs.values():
+                asleep.wakes()
+                asleep.sleeps()
+                awake.wakes()
+            for number in range(WARM_UP + rounds):
+                for how, pair in pairs.items():
+                    spent = pair[0].swapped(pair[1])
+                    pair.reverse()
+                    if how == "keep":
+                        kv.must_have_adopted(pair[1].shim)
+                    if number >= WARM_UP:
+                        took[how].append(spent)
+        yield Comparison(f"a turn with {context} tokens of context", "--kv drop", ours=took["keep"], floor=took["drop"])

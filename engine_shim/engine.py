@@ -45,6 +45,8 @@ class Setting:
     """`keep`: the KV cache outlives this engine, where the engine can do that. `drop`: it doesn't. Empty: as is right
     for the device.
     """
+    kv_parked: int = 0
+    """Among other models: so many bytes of host memory may have what its KV cache holds while it sleeps in place."""
     host_dir: Path | None = None
     """Where that is of which a host has one, for all of its models: GMS. None: in the run directory, for one model."""
     weights: str = ""

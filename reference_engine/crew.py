@@ -42,6 +42,8 @@ class Ask(msgspec.Struct):
     token: int = 0
     proven: bool = False
     """Whether the grant was, for a claim."""
+    blocks: Sequence[int] = ()
+    """What is parked at a sleep."""
 
 
 class Answer(msgspec.Struct):
@@ -53,6 +55,7 @@ class Answer(msgspec.Struct):
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
+    unparked: bool = False
     claimed: tuple[str, str, int] | None = None
     """What came of a claim: which memory it is, and why it is empty."""
 
@@ -149,6 +152,8 @@ class Crew:
         for worker in self._workers:
             worker.say(Start(tuple(arguments), worker.rank, home))
         self._needs = [0] * options.ranks
+        self.unparked = False
+        """All ranks have what they parked, since the last wake."""
 
     @property
     def main(self) -> Rank:
@@ -175,8 +180,9 @@ class Crew:
                 needs[device] = needs.get(device, 0) + needed
         return needs
 
-    def sleep(self) -> None:
-        self._together(Ask("sleep"), self.main.sleep)
+    def sleep(self, parks: Sequence[int] = ()) -> None:
+        """With what these blocks hold in host memory."""
+        self._together(Ask("sleep", blocks=parks), lambda: self.main.sleep(parks))
 
     def claim(self, token: int, proven: bool) -> list[Claimed | None]:
         """The cache that the predecessor left: for each rank what came of it."""
@@ -186,6 +192,7 @@ class Crew:
     def wake(self) -> dict[str, float]:
         """How long the slowest took. Raises what its own part raises, or WorkerFailed."""
         mine, theirs = self._together(Ask("wake"), self.main.wake)
+        self.unparked = self.main.unparked and all(answer.unparked for answer in theirs)
         return {name: max([mine[name], *(answer.times[name] for answer in theirs)]) for name in mine}
 
     def well(self) -> bool:

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from engine_shim.engine import Health, Listen, Setting, WorkerFailed
 from engine_shim.kept_cache import Claimed
-from engine_shim.kv.adoption import Facts, Why
+from engine_shim.kv.adoption import Adoption, Facts, Why
+from engine_shim.kv.parking import most_blocks
 from engine_shim.weights_wait import await_gms, await_weights
 from reference_engine import api, options
 from reference_engine.app import App
@@ -28,6 +29,7 @@ from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
 from reference_engine.store import described
 from sidecar.http.http_server import HttpServer, Limits
+from sidecar.kernel import host_usage
 from sidecar.terminal.logs import Log
 from sidecar.terminal.names import VERSION
 from sidecar.wire.sockets import ServerSocket
@@ -69,7 +71,11 @@ class ReferenceEngine:
         self._grant: tuple[int, bool] | None = None
         self._kept: Kept | None = None
         self.adoption, self.adopted = NOTHING, 0
-        """What came of the predecessor's KV cache, and how many of its blocks are of use."""
+        """What came of the predecessor's KV cache, or of its own before it slept, and how many of its blocks are of
+        use.
+        """
+        self._parked = self._left_out = 0
+        """How many blocks sleep with it, and how many were dropped when it went to sleep."""
         self.address = ""
         """Where it serves, once it does."""
 
@@ -103,9 +109,13 @@ class ReferenceEngine:
             self._socket.close()
             self._socket = None
         self._forget_kept()
-        self._blocks.clear()
         self.adoption, self.adopted = NOTHING, 0
-        _started(self._crew).sleep()
+        count, most = self._blocks.count, self._setting.kv_parked if self._setting is not None else 0
+        parks, self._left_out = self._blocks.keep(
+            most_blocks(most, host_usage.memory_left("MemAvailable"), self.options.kv_bytes, count)
+        )
+        self._parked = len(parks)
+        _started(self._crew).sleep(parks)
 
     def _break_off(self) -> None:
         service, server = _started(self._service), _started(self._server)
@@ -131,6 +141,7 @@ class ReferenceEngine:
         times = crew.wake()
         times["kv"] += claim_s
         self._adopt(claimed)
+        self._unpark()
         for name, seconds in times.items():
             if self._setting is not None:
                 self._setting.phase(name, seconds)
@@ -167,6 +178,22 @@ class ReferenceEngine:
         kept = self._kept = Kept(table, self._blocks.count)
         self.adoption = kept.adopt(facts, [one.why_empty for one in pools], [one.before for one in pools])
         self.adopted = kept.serve(self._blocks, _started(self._scheduler), self.adoption)
+        self._say()
+
+    def _unpark(self) -> None:
+        """What the blocks held when it went to sleep, if every rank has its part of it still."""
+        parked, self._parked = self._parked, 0
+        if not parked:
+            return
+        if _started(self._crew).unparked:
+            why = Why.NO_ROOM if self._left_out else Why.NONE
+            self.adopted, self.adoption = parked, Adoption(dropped=self._left_out, why=why)
+        else:
+            self._blocks.clear()
+            self.adoption = Adoption(dropped=parked + self._left_out, why=Why.OTHER_DIGEST)
+        self._say()
+
+    def _say(self) -> None:
         found = self.adopted, self.adoption.dropped, self.adoption.why.value
         self._log.info("kv", adopted=found[0], dropped=found[1], why=found[2])
         if self._setting is not None:

@@ -8,6 +8,7 @@ What this file may not do: know who has which block (`kv_prefix.py`), or request
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,13 @@ class KvCache:
         """Keys and values of these blocks, as (request, block, position, head and width)."""
         pool = self._there()
         return pool[table, layer, 0], pool[table, layer, 1]
+
+    def copy(self, blocks: Sequence[int]) -> Floats:
+        """All that these blocks hold."""
+        return self._there()[list(blocks)]
+
+    def put(self, blocks: Sequence[int], held: Floats) -> None:
+        self._there()[list(blocks)] = held
 
     def _there(self) -> Floats:
         if self._pool is None:

@@ -81,6 +81,15 @@ class Blocks:
         self._keys.clear()
         self._found.clear()
 
+    def keep(self, most: int) -> tuple[list[int], int]:
+        """Those of most use, which hold what they did, and how many hold nothing any more. No request has any."""
+        before = len(self._idle)
+        while len(self._idle) > most:
+            block, key = self._idle.popitem(last=False)
+            del self._found[key], self._keys[block]
+            self._blank.append(block)
+        return list(self._idle), before - len(self._idle)
+
     @property
     def free(self) -> int:
         return len(self._blank) + len(self._idle)

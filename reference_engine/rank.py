@@ -5,6 +5,7 @@ there are other processes (`crew.py`).
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from reference_engine.kv import DevicePages, KvCache, Pages, block_bytes
 from reference_engine.kv_pages import KeptPages
 from reference_engine.model import Part, share
 from reference_engine.options import Options
+from reference_engine.places import Floats
 from reference_engine.store import GmsStore, Store, described
 
 
@@ -71,6 +73,10 @@ class Rank:
             if home.keeps:
                 pages = self._device_pages = self._kept_pages(memory, size, blocks, options, rank)
             kv_room.check(device, memory.capacity(), self._store.size, self._device_pages.size, "--kv-bytes")
+        self._parked: tuple[Sequence[int], Floats, str] | None = None
+        """Blocks of the cache, what they hold, and which weights that was computed with."""
+        self.unparked = False
+        """The cache holds what it did before it slept, in the blocks that were parked."""
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self.part = Part(shape, self.weights, self._cache, rank, options.ranks)
@@ -107,7 +113,10 @@ class Rank:
             return None
         return self._device_pages.claim(token, proven, self._timeout_s)
 
-    def sleep(self) -> None:
+    def sleep(self, parks: Sequence[int] = ()) -> None:
+        """With what these blocks hold in host memory."""
+        if parks and self._cache.there:
+            self._parked = parks, self._cache.copy(parks), self.weights_are
         self._cache.free()
         self._store.sleep()
 
@@ -117,6 +126,10 @@ class Rank:
         self._store.wake(self._timeout_s)
         mapped = time.monotonic()
         self._cache.allocate()
+        parked, self._parked = self._parked, None
+        self.unparked = parked is not None and parked[2] == self.weights_are
+        if parked is not None and self.unparked:
+            self._cache.put(parked[0], parked[1])
         return {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
     def close(self) -> None:

@@ -68,9 +68,9 @@ def serve(sock: socket.socket) -> None:
                     claimed = rank.claim(ask.token, ask.proven)
                     say(sock, Answer(claimed=None if claimed is None else dataclasses.astuple(claimed)))
                 elif ask.what == "wake":
-                    say(sock, Answer(times=rank.wake()))
+                    say(sock, Answer(times=rank.wake(), unparked=rank.unparked))
                 elif ask.what == "sleep":
-                    rank.sleep()
+                    rank.sleep(ask.blocks)
                     say(sock, Answer())
                 else:
                     say(sock, Answer(well=rank.well, needs=rank.needs))

@@ -103,6 +103,13 @@ def one_engine(parser: Parser) -> None:
         help="of a command: the device memory that it takes, which is leased before it starts",
     )
     kv(parser)
+    parser.setting(
+        "--kv-parked",
+        default="1GiB",
+        parse=size_bytes,
+        metavar="SIZE",
+        help="one of many models, with --kv keep: the most host memory for what its KV cache holds while it sleeps",
+    )
     snapshot(parser)
 
 
@@ -122,8 +129,8 @@ def kv(parser: Parser) -> None:
         "--kv",
         choices=["keep", "drop"],
         shown_default="keep in host memory, drop on a GPU",
-        help="keep: the engine that takes over goes on with its predecessor's KV cache; drop: it begins with an empty "
-        "one",
+        help="keep: the engine that takes over goes on with its predecessor's KV cache, and after a sleep one of many "
+        "models with its own; drop: it begins with an empty one",
     )
 
 

@@ -36,6 +36,8 @@ class Why(Enum):
     """The table was made for other weights, or a rank's pool is new, or an engine had one of them alone."""
     BROKEN_RECORD = "broken_record"
     """Some records were torn, or were changed; the others were adopted."""
+    NO_ROOM = "no_room"
+    """It slept beside other models, and host memory had no room for all of it."""
     NO_POOL = "no_pool"
     """There is no pool to be had: this GMS has none, or is too old for them."""
 

@@ -6,7 +6,6 @@ The shim then ends the other processes and sees to the next start. What this fil
 or outlive a failure.
 """
 
-import argparse
 import gc
 import os
 import queue
@@ -50,7 +49,6 @@ from lockserver import client
 from lockserver.client import LockClient
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.terminal.exit_codes import EX_USAGE
-from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import Parser
 
 HINT_AFTER_S = 3.0
@@ -455,7 +453,8 @@ def run(argv: list[str] | None = None) -> NoReturn:
             phase=shim.phase,
             adopted=shim.adopted,
             failing=shim.failing,
-            kv=_kv(options),
+            kv=(options.kv or "") if options.host_dir is None else "drop",
+            kv_parked=options.kv_parked if options.host_dir is not None and options.kv == "keep" else 0,
             vouch=lambda pid: main.vouch_for(pid) if main is not None else None,
         )
         engine = known_engines.make(options.engine, setting)
@@ -480,15 +479,6 @@ def run(argv: list[str] | None = None) -> NoReturn:
         _tell(why)
         os._exit(1)
     os._exit(0)
-
-
-def _kv(options: argparse.Namespace) -> str:
-    """What of one that sleeps stays in the device no other model could have, though it was given back."""
-    if options.host_dir is None:
-        return options.kv or ""
-    if options.kv == "keep":
-        Log("kv").warning("kv_not_kept", why="its device is other models', too: it is dropped at each sleep")
-    return "drop"
 
 
 def _tell(why: str) -> None:

@@ -374,7 +374,7 @@ def command(options: Any) -> tuple[str, ...]:
     words += ["--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
     words += ["--room-timeout-s", f"{options.room_timeout_s:g}"]
     if options.kv:
-        words += ["--kv", options.kv]
+        words += ["--kv", options.kv, "--kv-parked", str(options.kv_parked)]
     if options.host_dir is not None:
         words += ["--host-dir", str(options.host_dir)]
     if options.weights:

@@ -75,6 +75,9 @@ class VllmEngine:
         self._order: kv_index.Order | None = None
         """What the scheduler was told at the wake, if every rank has its part of the predecessor's KV cache."""
         self._kept: tuple[int, int] | None = None
+        self._woken = False
+        self._parked = self._left_out = 0
+        """How many blocks of the KV cache sleep with it, and how many were dropped when it went to sleep."""
         kv_index.forget_order(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
@@ -120,7 +123,17 @@ class VllmEngine:
         return what_it_takes.said(self._args, _started(self._client).vllm_config, self._contents.digests)
 
     def sleep(self) -> None:
-        self._run(_started(self._client).sleep(level=1))
+        self._run(self._sleep())
+
+    async def _sleep(self) -> None:
+        client = _started(self._client)
+        if self._for_workers.parks and self._woken:  # before that, its blocks lie in scratch
+            await client.pause_generation(mode="abort", clear_cache=False)
+            self._left_out, *blocks = await versions.reset_prefix_cache(client, versions.PARK)
+            self._parked = len(blocks)
+            if blocks:
+                await client.collective_rpc("failover_park", args=(blocks,))
+        await client.sleep(level=1)
 
     async def _ask_needs(self) -> None:
         needs: dict[str, int] = {}
@@ -162,8 +175,10 @@ class VllmEngine:
 
     async def _wake(self) -> None:
         client, told = _started(self._client), self._for_workers
+        self._woken = True
         if not told.keeps or self._grant is None:
             await client.wake_up()
+            await self._unpark(client)
             return
         claimed = await client.collective_rpc("failover_claim", args=self._grant)
         await client.wake_up()
@@ -177,6 +192,21 @@ class VllmEngine:
         kv_index.give(self._order, told.directory, told.engine_id)
         kept = await versions.reset_prefix_cache(client)  # the scheduler adopts what is there
         self._kept = (kept[0], kept[1]) if isinstance(kept, (list, tuple)) else None
+
+    async def _unpark(self, client: Any) -> None:
+        parked, left_out, self._parked, self._kept = self._parked, self._left_out, 0, None
+        if not parked:
+            return
+        there = all(await client.collective_rpc("failover_unparked"))
+        room, block = await versions.reset_prefix_cache(client, versions.UNPARK)
+        if not there or await contents.adapters_changed(self._args, self._contents):
+            await versions.reset_prefix_cache(client)
+            found = 0, parked + left_out, Why.OTHER_DIGEST
+        else:
+            found = parked, left_out, Why.NO_ROOM if left_out else Why.NONE
+            self._kept = None if left_out else (room, block)
+        self._log.info("kv", adopted=found[0], dropped=found[1], why=found[2].value)
+        self._setting.adopted(found[0], found[1], found[2].value)
 
     def known(self) -> Sequence[int]:
         if not self._generates:

@@ -16,10 +16,12 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from engine_shim.kv.parking import most_blocks
 from engine_shim.kv.publishing import Step
 from engine_shim.vllm_engine import versions
 from engine_shim.vllm_engine.kv_index import KvIndex
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
+from sidecar.kernel import host_usage
 from sidecar.terminal.logs import Log
 
 
@@ -72,6 +74,39 @@ class _Keeping:
         return versions.room(self) if kept else done
 
 
+class _Parking:
+    """The same, beside other models: the engine itself keeps what its cache holds while it sleeps in place. vLLM, which
+    forgets it then, is told that it has.
+    """
+
+    _parked = False
+
+    def reset_prefix_cache(self, running: bool = False, word: Any = False) -> Any:
+        if word == versions.PARK:
+            why_not = versions.why_blocks_cannot_be_kept(self)
+            if why_not:
+                Log("kv-index").warning("kv_not_kept", why=why_not)
+                return [0]
+            config: Any = self.vllm_config  # type: ignore[attr-defined]
+            most = WorkerSettings.of(config.load_config.model_loader_extra_config).parks
+            self._parked = True
+            blocks = versions.block_pool(self).num_gpu_blocks
+            left = host_usage.memory_left("MemAvailable")
+            return versions.keep_blocks(self, most_blocks(most, left, versions.cache_size(self), blocks))
+        if word == versions.UNPARK:
+            self._parked = False
+            return versions.room(self)
+        return self._parked or super().reset_prefix_cache(running, word)  # type: ignore[misc]
+
+
+class ParkingAsyncScheduler(_Parking, AsyncScheduler):
+    pass
+
+
+class ParkingScheduler(_Parking, Scheduler):
+    pass
+
+
 class KeepingAsyncScheduler(_Keeping, AsyncScheduler):
     pass
 
@@ -82,5 +117,9 @@ class KeepingScheduler(_Keeping, Scheduler):
 
 def make(**kwargs: Any) -> Any:
     """Called by vLLM instead of a class: which one it would have taken itself is settled only by then."""
-    chosen = kwargs["vllm_config"].scheduler_config
-    return (KeepingAsyncScheduler if chosen.async_scheduling else KeepingScheduler)(**kwargs)
+    config = kwargs["vllm_config"]
+    parks = WorkerSettings.of(config.load_config.model_loader_extra_config).parks
+    of_async, of_plain = (
+        (ParkingAsyncScheduler, ParkingScheduler) if parks else (KeepingAsyncScheduler, KeepingScheduler)
+    )
+    return (of_async if config.scheduler_config.async_scheduling else of_plain)(**kwargs)

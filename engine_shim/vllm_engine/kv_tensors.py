@@ -16,6 +16,19 @@ from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.torch_views import raw_bytes, torch_device
 
 
+class Parked:
+    """Copies of some blocks, in host memory."""
+
+    def __init__(self, parts: Sequence[torch.Tensor], blocks: Sequence[int]) -> None:
+        """`parts`: of the cache, with blocks as their first dimension."""
+        self._parts, self._blocks = parts, list(blocks)
+        self._held = [part[self._blocks].cpu() for part in parts]
+
+    def put_back(self) -> None:
+        for part, held in zip(self._parts, self._held, strict=True):
+            part[self._blocks] = held.to(part.device)
+
+
 class Allocating(TorchFunctionMode):
     """While it is active, vLLM's allocation of a KV cache comes from the pool. Everything else is as always."""
 

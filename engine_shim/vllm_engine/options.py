@@ -74,7 +74,9 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     if not on_gpu and not versions.on_cpu():
         raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
-    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu) or why_adapters_may_change(args)
+    parks = setting.kv_parked  # on a GPU too: its own process waits for its kernels
+    why_not = why_not_kept("" if parks else setting.kv, args.scheduler_cls, on_gpu and not parks)
+    why_not = why_not or why_adapters_may_change(args)
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
@@ -85,7 +87,8 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
         devices=_gpus(ranks) if on_gpu else _host_devices(ranks),
         load_format=str(args.load_format),
         load_extra=_extra(args.model_loader_extra_config),
-        keeps=not why_not,
+        keeps=not (why_not or parks),
+        parks=0 if why_not else parks,
         share=float(args.gpu_memory_utilization) if on_gpu else 0.0,
         reserve=_reserve() if on_gpu else 0,
     )
@@ -99,7 +102,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
         args.additional_config = {**_extra(args.additional_config), **versions.OWN_KERNELS}
     if not why_not:
         args.scheduler_cls = SCHEDULER
-    elif setting.kv == "keep":
+    elif setting.kv == "keep" or parks:
         Log("vllm-engine").warning("kv_not_kept", why=why_not)
     return args, settings
 

@@ -20,7 +20,7 @@ from engine_shim.engine import CannotRun
 from engine_shim.kept_cache import KeptCache, shape_of
 from engine_shim.vllm_engine import engine_directory, plugin, versions
 from engine_shim.vllm_engine.kv_pool import PIECES, KvPool
-from engine_shim.vllm_engine.kv_tensors import Allocating
+from engine_shim.vllm_engine.kv_tensors import Allocating, Parked
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
@@ -79,6 +79,9 @@ class PairWorker:
         self._pool: KvPool | None = None
         self._asleep = False
         self._kept_cache: KeptCache | None = None
+        self._parked: tuple[str, Parked] | None = None
+        """What blocks of its cache hold while it sleeps, and which weights that was computed with."""
+        self._unparked = False
         self._times: dict[str, float] = {}
 
     @step
@@ -132,6 +135,10 @@ class PairWorker:
         mapped = time.monotonic()
         mapping = None if self._kept_cache is None else self._kept_cache.mapping
         self._kv.wake(() if mapping is None else mapping.handles)
+        parked, self._parked = self._parked, None
+        self._unparked = parked is not None and parked[0] == self._weights.name
+        if parked is not None and self._unparked:
+            parked[1].put_back()
         self._asleep = False
         self._times = {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
@@ -143,6 +150,14 @@ class PairWorker:
             return None
         claimed = self._kept_cache.claim(token, proven, CLAIM_S)
         return None if claimed is None else (*dataclasses.astuple(claimed), self._weights.name)
+
+    def failover_park(self, blocks: list[int]) -> None:
+        """Before `sleep`, when no step is under way: what these hold goes to host memory until the next wake."""
+        self._parked = self._weights.name, Parked(versions.cache_blocks(self.model_runner), blocks)
+
+    def failover_unparked(self) -> bool:
+        """They hold it again."""
+        return self._unparked
 
     def failover_leave(self) -> None:
         """At a clean end, when no step is under way and none will be: a successor goes on with this memory."""

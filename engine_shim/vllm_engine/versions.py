@@ -353,9 +353,38 @@ def block_pool(scheduler: Any) -> Any:
     return scheduler.kv_cache_manager.block_pool
 
 
-async def reset_prefix_cache(client: Any) -> Any:
-    """What the scheduler itself answers: vLLM's own call makes a yes or no of it."""
-    return await client.engine_core.call_utility_async("reset_prefix_cache", False, False)
+PARK, UNPARK = "park", "unpark"
+"""Words for our scheduler (`kv_scheduler.py`): before a sleep, and after the wake."""
+
+
+async def reset_prefix_cache(client: Any, word: str = "") -> Any:
+    """What the scheduler itself answers: vLLM's own call makes a yes or no of it. A word is for ours alone."""
+    return await client.engine_core.call_utility_async("reset_prefix_cache", False, word or False)
+
+
+def keep_blocks(scheduler: Any, most: int) -> list[int]:
+    """How many blocks lose what they are known for, and then those that keep it: so many of most use, as vLLM would
+    write over them last. No request has any.
+    """
+    pool = block_pool(scheduler)
+    known = [one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is not None]
+    kept = known[max(0, len(known) - most) :]
+    pool.evict_blocks({one.block_id for one in pool.blocks if one.block_hash is not None} - {*kept})
+    return [len(known) - len(kept), *kept]
+
+
+def cache_size(scheduler: Any) -> int:
+    """In bytes, of all ranks."""
+    parallel = scheduler.vllm_config.parallel_config
+    ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return int(ranks) * max((int(tensor.size) for tensor in scheduler.kv_cache_config.kv_cache_tensors), default=0)
+
+
+def cache_blocks(runner: Any) -> list[torch.Tensor]:
+    """The KV cache, each part of it once. The first dimension counts the scheduler's blocks."""
+    count = runner.kv_cache_config.num_blocks
+    parts = {part.data_ptr(): part for part in _tensors(runner.kv_caches) if part.numel()}
+    return [part.unflatten(0, (count, part.shape[0] // count)) for part in parts.values()]
 
 
 def room(scheduler: Any) -> list[int]:

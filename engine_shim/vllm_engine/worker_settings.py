@@ -27,6 +27,8 @@ class WorkerSettings:
     load_extra: Mapping[str, Any] = field(default_factory=dict)
     keeps: bool = False
     """The KV cache outlives the engine."""
+    parks: int = 0
+    """So many bytes of host memory may have what the KV cache holds while the engine sleeps, of all ranks."""
     contents: Mapping[str, str] = field(default_factory=dict)
     """Digests of the files that decide what is computed, by what they are (`contents.py`)."""
     share: float = 0.0

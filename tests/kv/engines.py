@@ -6,6 +6,7 @@ itself the proof. The next engine has started already and sleeps, as a standby d
 """
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -58,14 +59,17 @@ class Undisturbed:
 class Successor:
     """An engine's process, forked from this one: it has everything loaded."""
 
-    def __init__(self, house: House, number: int, kv: str = "keep", arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, house: House, number: int, kv: str = "keep", arguments: tuple[str, ...] = (), parked: int = 0
+    ) -> None:
         self.path = house.directory / f"{number}.sock"
         self.log = house.directory / f"{number}.log"
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            self._live(house, number, kv, arguments, theirs)
+            who = (house.run_dir, f"e{number}", "primary", arguments)
+            self._live(Setting(*who, kv=kv, kv_parked=parked), theirs)
         theirs.close()
         self._orders = ours
         self._hear(b"asleep")
@@ -73,6 +77,11 @@ class Successor:
     def wake(self, token: int, proven: bool = True) -> None:
         """Returns when it serves."""
         self._orders.sendall(f"{token} {int(proven)}\n".encode())
+        self._hear(b"serving")
+
+    def nap(self) -> None:
+        """It sleeps in place, whatever it answers, and is waked by a newer grant."""
+        self._orders.sendall(b"nap\n")
         self._hear(b"serving")
 
     def end(self) -> None:
@@ -96,25 +105,27 @@ class Successor:
         heard = self._orders.recv(100)
         assert heard == wanted + b"\n", f"engine {self.pid} said {heard!r} and not {wanted!r}:\n{self.said()[-3000:]}"
 
-    def _live(self, house: House, number: int, kv: str, arguments: tuple[str, ...], orders: socket.socket) -> None:
+    def _live(self, setting: Setting, orders: socket.socket) -> None:
         try:
             log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
             io_uring.forbid()  # as the engine-shim does
-            words = (*ARGUMENTS, *arguments)
-            engine = ReferenceEngine(words, Setting(house.run_dir, f"e{number}", "primary", words, kv=kv))
+            engine = ReferenceEngine((*ARGUMENTS, *setting.arguments), setting)
             engine.await_others()
             engine.start()
             engine.sleep()
             orders.sendall(b"asleep\n")
             token, proven = orders.recv(100).decode().split()
-            engine.granted(int(token), proven == "1")
-            engine.wake()
-            engine.serve(Listen(path=str(self.path)))
-            orders.sendall(b"serving\n")
-            orders.recv(100)
+            for number in itertools.count(int(token)):
+                engine.granted(number, proven == "1")
+                engine.wake()
+                engine.serve(Listen(path=str(self.path)))
+                orders.sendall(b"serving\n")
+                if orders.recv(100) != b"nap\n":
+                    break
+                engine.sleep()
             engine.drain(5)
             engine.stop()
         except BaseException:

@@ -741,6 +741,22 @@ BY_HAND = (
         in_process=True,
     ),
     Mutant(
+        "kept-parked-with-other-weights",
+        "what was parked was computed with the weights that are there now",
+        "reference_engine/rank.py",
+        "        self.unparked = parked is not None and parked[2] == self.weights_are\n",
+        "        self.unparked = parked is not None\n",
+        tests=("tests/kv/test_parked.py",),
+    ),
+    Mutant(
+        "kept-parked-comes-back",
+        "blocks that keep their keys hold again what they held",
+        "reference_engine/rank.py",
+        "            self._cache.put(parked[0], parked[1])\n",
+        "            pass\n",
+        tests=("tests/kv/test_parked.py",),
+    ),
+    Mutant(
         "kept-published-last",
         "a record comes when its step has finished, not when it is planned",
         "engine_shim/kv/publishing.py",

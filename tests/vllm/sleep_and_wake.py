@@ -12,13 +12,14 @@ from engine_shim.engine import Setting
 
 NAPS = 3
 TOKENS = 12
+LONG = [number % 50 + 5 for number in range(300)]
 
 
 def make(setting: Setting) -> Any:
     from engine_shim import vllm_engine
 
     notes, *arguments = setting.arguments
-    setting = dataclasses.replace(setting, arguments=tuple(arguments))
+    setting = dataclasses.replace(setting, arguments=tuple(arguments), kv="drop", kv_parked=1 << 30)
     vllm_engine.prepare(setting)
     from engine_shim.vllm_engine.engine import VllmEngine
 
@@ -34,25 +35,32 @@ def make(setting: Setting) -> Any:
             Path(notes).write_text(json.dumps(seen))
 
         def _seen(self, when: str, *, awake: bool) -> dict[str, Any]:
-            tokens = self._run(self._generate()) if awake else []
+            tokens = self._run(self._generate([5, 6, 7])) if awake else []
+            cached: list[int] = []
+            long = self._run(self._generate(LONG, cached)) if awake else []
             places = self._run(self._client.collective_rpc("failover_places"))
             known = list(self.known()) if awake else []
             return {
                 "when": when,
                 "tokens": tokens,
+                "long": long,
+                "cached": cached,
                 "known": known,
                 "ranks": places,
                 "well": self.well(),
                 "needs": self.needs(),
             }
 
-        async def _generate(self) -> list[int]:
+        async def _generate(self, prompt: list[int], cached: list[int] | None = None) -> list[int]:
+            """`cached`: gets how many tokens of the prompt were in the cache."""
             from vllm import SamplingParams
 
             sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
             tokens: list[int] = []
-            async for output in self._client.generate({"prompt_token_ids": [5, 6, 7]}, sampling, request_id="nap"):
+            async for output in self._client.generate({"prompt_token_ids": prompt}, sampling, request_id="nap"):
                 tokens = list(output.outputs[0].token_ids)
+            if cached is not None:
+                cached.append(output.num_cached_tokens)
             return tokens
 
     return Napper(setting)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -25,13 +26,14 @@ DEVICES = ["host:0", "host:1"]
 RANKS = {"one": 1, "two": 2, "three": 1}
 PROMPTS = ("the other one is awake", "one engine sleeps while the other one is awake, " * 6)
 """The second fills blocks: what a sleep loses may not be found in a prefix cache after it."""
+KV = {"one": "drop", "two": "keep", "three": "keep"}
 
 
 @pytest.fixture
 def host(house: House, tmp_path: Path) -> Host:
     from tests.vllm import tiny_model
 
-    def entry(seed: int, ranks: int) -> dict[str, object]:
+    def entry(seed: int, name: str, ranks: int) -> dict[str, object]:
         model = tiny_model.make(tmp_path / f"model{seed}", seed)
         words = list(pair.kind(model, ranks).arguments)
         at = words.index("--served-model-name")
@@ -40,13 +42,14 @@ def host(house: House, tmp_path: Path) -> Host:
         return {
             "engine": "vllm",
             "arguments": words,
+            "environment": {"FAILOVER_KV": KV[name]},
             "devices": devices,
             "memory": dict.fromkeys(devices, pair.KV_BYTES),
         }
 
     for name in ("STALL_S", "WAKING_TIMEOUT_S"):  # a slow machine's engine isn't a dead one
         house.environment[f"FAILOVER_ENGINES_{name}"] = f"{DEADLINE_S:g}"
-    models = {name: entry(seed, ranks) for seed, (name, ranks) in enumerate(RANKS.items())}
+    models = {name: entry(seed, name, ranks) for seed, (name, ranks) in enumerate(RANKS.items())}
     return Host(house, models, devices=DEVICES, capacity="40MiB", drain_s=0.05, swap_share=0.5)
 
 
@@ -92,6 +95,10 @@ def test_three_models_take_turns_in_the_middle_of_answers_and_each_has_its_own_t
     asyncio.run(story())
     counted.append(host.counted())
     shown = host.shown()
+    parked = {
+        name for name, why in re.findall(r"^(\w+) .* kv adopted=[1-9]\d* dropped=0 why=(none)$", host.up.said(), re.M)
+    }
+    assert parked == {name for name, how in KV.items() if how == "keep"}, "their KV caches slept with them"
     print(sum(one.swaps for one in shown) - begun, "swaps,", sum(one.pauses for one in shown), "pauses", counted[-1])
     assert sum(one.failures for one in shown) == 0 and all(one.pauses for one in shown), shown
     (descriptors, memory), (then, memory_then) = ((sum(it.descriptors.values()), it.memory) for it in counted[::-1])

@@ -37,5 +37,9 @@ def test_sleep_and_wake_keep_addresses_and_answers_and_give_the_memory_back(
         assert free[0] - started < pair.KV_BYTES // 4, "while it starts, the other engine may have the rest"
     answers = {tuple(each["tokens"]) for each in seen if each["when"] == "awake"}
     assert len(answers) == 1 and len(answers.pop()) == sleep_and_wake.TOKENS
+    awake = [each for each in seen if each["when"] == "awake"]
+    assert len({tuple(each["long"]) for each in awake}) == 1
+    full = (len(sleep_and_wake.LONG) - 1) // pair.BLOCK * pair.BLOCK
+    assert [each["cached"] for each in awake] == [[0], *[[full]] * (len(awake) - 1)], "its cache slept with it"
     known = {tuple(each["known"]) for each in seen if each["when"] == "awake"}
     assert len(known) == 1 and len(known.pop()) == 2, "before any client asks, it is known to be what it was"
