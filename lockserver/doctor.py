@@ -49,6 +49,7 @@ class Patient:
 
 
 def examine(run_dir: Path, timeout_s: float) -> list[Finding]:
+    """A lock, and what it stands on."""
     status: m.Status | None = None
     error: ObserverError | None = None
     try:
@@ -57,7 +58,12 @@ def examine(run_dir: Path, timeout_s: float) -> list[Finding]:
     except ObserverError as why:
         error = why
     patient = Patient(run_dir, status, error)
-    return [finding for check in CHECKS for finding in check(patient)]
+    return [finding for check in (*OF_THE_MACHINE, *OF_THE_LOCK) for finding in check(patient)]
+
+
+def examine_machine(directory: Path) -> list[Finding]:
+    """What locks below it, or servers in it, would stand on."""
+    return [finding for check in OF_THE_MACHINE for finding in check(Patient(directory, None, None))]
 
 
 # -- the kernel and the machine ------------------------------------------------------------------------------------
@@ -460,7 +466,7 @@ def _leftovers(patient: Patient) -> Iterator[Finding]:
         yield ok("leftovers", "no holder file was set aside")
 
 
-CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
+OF_THE_MACHINE: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     _kernel,
     _descriptors,
     _inotify,
@@ -470,10 +476,8 @@ CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     _shared_memory,
     _gpus,
     _directory,
-    server_findings,
-    _life_files,
-    _leftovers,
 )
+OF_THE_LOCK = (server_findings, _life_files, _leftovers)
 
 
 def _limit_of(pid: int, name: str) -> int | None:

@@ -88,7 +88,8 @@ examples:
 DOCTOR_EXAMPLES = """\
 examples:
   failover doctor                     kernel, seccomp, limits, inotify, clock, disk, the run directory, the lock server,
-                                      GMS of each device, the door, both engines, redundancy
+                                      GMS of each device, the door, both engines, redundancy; of many models the
+                                      ledger, the pool, and each model with its lock and engines
   failover doctor --json | jq '.checks[] | select(.level != "ok")'
 
 What `lockctl doctor` looks at is the first part of it. It disturbs nothing. Run it where the engines run, as their

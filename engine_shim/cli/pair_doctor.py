@@ -1,16 +1,23 @@
-"""`failover doctor`: what `lockctl doctor` looks at, and the other parts of the pair as `failover status` sees them.
+"""`failover doctor`: what `lockctl doctor` looks at, and the other parts of the pair as `failover status` sees them; or
+the servers of a host with many models, and each of these.
 
 What this file may not do: look at anything by itself. The machine and the lock are `lockserver/doctor.py`'s, the parts
 `pair_look.py`'s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from engine_shim.cli import pair_look
+from engine_shim.cli.models_parts import LOCKS
 from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
-from lockserver.doctor import examine
-from sidecar.terminal.findings import Finding, fail, ok, report, warn
+from lockserver.doctor import examine, examine_machine
+from pool.entries import State
+from pool.observer import Observer as Pool
+from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
+from sidecar.wire.observer import ObserverError
+from vram.observer import Observer as Ledger
 
 LOG = "its log says why (kubectl logs, or the output of failover up)"
 SILENT = f"kill -CONT if it is stopped; else {LOG}"
@@ -18,12 +25,68 @@ SILENT = f"kill -CONT if it is stopped; else {LOG}"
 
 def show(run_dir: Path, as_json: bool, door: str | None) -> int:
     """Prints what was found. Returns the exit code."""
-    findings = [*examine(run_dir, pair_look.TIMEOUT_S), *of_the_parts(pair_look.look(run_dir, door))]
+    if (facts := pair_look.UpFacts.read(run_dir)).models:
+        findings = [*examine_machine(run_dir), *_of_many(run_dir, facts)]
+    else:
+        findings = [*examine(run_dir, pair_look.TIMEOUT_S), *of_the_parts(pair_look.look(run_dir, door))]
     return report(findings, as_json, run_dir=str(run_dir))
 
 
+def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
+    """The servers that a host has one of, and then each model."""
+    yield from _of_gms(pair_look.weights(run_dir))
+    try:
+        with Ledger(run_dir, pair_look.TIMEOUT_S) as ledger:
+            alarms = ledger.status().alarms
+        yield from (fail("ledger", alarm, "see what `vramctl status` says about it") for alarm in alarms)
+        if not alarms:
+            yield ok("ledger", "answers")
+    except ObserverError as error:
+        yield fail("ledger", str(error), _way_out(str(error)))
+    yield _of_door(pair_look.door(facts.door))
+    try:
+        with Pool(run_dir, pair_look.TIMEOUT_S) as pool:
+            listing = pool.listing()
+    except ObserverError as error:
+        yield fail("pool", f"{error}; awake models serve on, and nothing swaps", _way_out(str(error)))
+        return
+    if listing.waiting_for:
+        yield warn("pool", f"it waits: {listing.waiting_for}", "see that part above, and its log")
+    yield from (fail("pool", alarm, "failover models shows it as it is now") for alarm in listing.alarms)
+    if not listing.waiting_for and not listing.alarms:
+        yield ok("pool", f"{len(listing.models)} models")
+    for model in listing.models:
+        name, state = f"model {model.name}", model.state.value
+        said = f"{state}: {model.why}" if model.why not in ("", state) else state
+        if model.state is State.FAILED:
+            yield fail(name, said, LOG)
+        elif model.wanted and model.state is not State.AWAKE:
+            yield warn(name, said, "wait, if it is just starting; failover models --watch says what comes of it")
+        else:
+            yield ok(name, said)
+        directory = run_dir / LOCKS / model.name
+        if directory.is_dir():
+            seen = pair_look.look(directory, "")
+            yield from (one for one in _of_engines(seen, f"{model.name}/") if one.level is Level.FAIL)
+            if seen.lock is None:
+                yield fail(f"lock of {model.name}", seen.lock_why, _way_out(seen.lock_why))
+            for alarm in seen.lock["alarms"] if seen.lock else ():
+                yield fail(f"lock of {model.name}", alarm, f"see lockctl status --run-dir {directory}")
+
+
 def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
-    for one in seen.gms:
+    yield from _of_gms(seen.gms)
+    yield _of_door(seen.door)
+    yield from _of_engines(seen)
+    redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
+    if serving(seen.lock, seen.engines) is None:
+        yield fail("redundancy", said, "failover status says since when, and what is tried next")
+    else:
+        yield ok("redundancy", said) if redundant else warn("redundancy", said, "see what is wrong above")
+
+
+def _of_gms(devices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    for one in devices:
         name = f"gms {one['device']}"
         if not one["answers"]:
             yield fail(name, f"no answer, and without it no engine wakes: {one['why']}", _way_out(one["why"]))
@@ -31,18 +94,19 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
             yield fail(name, alarm, "see what `gmsctl status` says about it")
         if one["answers"] and not one.get("alarms"):
             yield ok(name, one["state"])
-    if seen.door is None:
-        yield ok("door", "none: clients come to the engines themselves, or no engine is there")
-    elif seen.door["answers"]:
-        yield ok("door", f"answers at {seen.door['url']}")
-    else:
-        yield fail(
-            "door",
-            f"{seen.door['url']}: {seen.door['why']}; through it clients reach no engine",
-            _way_out(seen.door["why"]),
-        )
+
+
+def _of_door(door: Mapping[str, Any] | None) -> Finding:
+    if door is None:
+        return ok("door", "none: clients come to the engines themselves, or no engine is there")
+    if door["answers"]:
+        return ok("door", f"answers at {door['url']}")
+    return fail("door", f"{door['url']}: {door['why']}; through it clients reach no engine", _way_out(door["why"]))
+
+
+def _of_engines(seen: pair_look.Seen, of: str = "") -> Iterator[Finding]:
     for engine in seen.engines:
-        name, state = f"engine {engine['engine_id']}", engine["state"]
+        name, state = f"engine {of}{engine['engine_id']}", engine["state"]
         if state is None:
             yield fail(
                 name,
@@ -58,11 +122,6 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
         else:
             found = "; ".join([f"{state}, not ready", *why_not_ready(engine, seen)])
             yield warn(name, found, "wait, if it is just starting; else its log says more")
-    redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
-    if serving(seen.lock, seen.engines) is None:
-        yield fail("redundancy", said, "failover status says since when, and what is tried next")
-    else:
-        yield ok("redundancy", said) if redundant else warn("redundancy", said, "see what is wrong above")
 
 
 def _way_out(why: str) -> str:

@@ -124,6 +124,17 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
     )
 
 
+def weights(run_dir: Path) -> list[dict[str, Any]]:
+    """What GMS of each device says: of a host with many models."""
+    return [_gms(run_dir, device, "") for device in devices(run_dir)]
+
+
+def door(url: str) -> dict[str, Any]:
+    """Whether one answers there, whatever stands behind it."""
+    why = _why_no_answer(url, "", None)
+    return {"url": url, "answers": not why, "why": why}
+
+
 def not_many(run_dir: Path, facts: UpFacts) -> None:
     """Raises PairError where there is no pair but many models."""
     if facts.models:
