@@ -164,7 +164,7 @@ def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
         port = names.port(value)
         if not port:
             raise BadPatch(f"--port {value[:40]!r} is no port")
-    return port, (probed or port, str(probe.get("path", "/health")))
+    return port, (probed or port, "/" + str(probe.get("path", "health")).lstrip("/"))  # kubelet adds one, too
 
 
 def _entry(container: Mapping[str, Any]) -> Object:

@@ -187,6 +187,8 @@ _OF_FMA = [{"name": "probes", "containerPort": 8080}, {"name": "spi", "container
         ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": 8000, "path": "/up"}}}, 8000, (8000, "/up")),
         ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": "spi", "path": "/up"}}}, 8081, (8081, "/up")),
         ({"readinessProbe": {"httpGet": {"port": "http", "path": "/up"}}}, 8000, (8000, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 8000, "path": "up"}}}, 8000, (8000, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 8000, "path": "@elsewhere/up"}}}, 8000, (8000, "/@elsewhere/up")),
         ({"readinessProbe": {"exec": {}}}, 8000, (8000, "/health")),
     ],
 )
