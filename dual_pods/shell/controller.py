@@ -259,7 +259,11 @@ class Work:
         pod = effect.pod
         meta = {"resourceVersion": pod.version, "labels": effect.labels, "annotations": effect.annotations}
         body = {"metadata": {key: value for key, value in meta.items() if value}}
-        self._pod(await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE))
+        made = await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE)
+        self._pod(made)
+        has = {**(made["metadata"].get("annotations") or {}), **(made["metadata"].get("labels") or {})}
+        if lost := [key for key, value in {**effect.labels, **effect.annotations}.items() if has.get(key) != value]:
+            raise Failed(f"{', '.join(lost)} of pod {pod.name} was written, and something else has changed it since")
 
     async def _owners(self) -> list[Object]:
         """The owners of a server pod as they are now: with one that was made anew since, it would be collected."""
