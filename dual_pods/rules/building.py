@@ -32,6 +32,8 @@ _OF_THE_SERVER = (
     "ephemeralContainers",
 )
 """What the API server or the scheduler has filled in, and refuses to be told."""
+_OF_ITS_OWNER = ("hostname", "subdomain", "activeDeadlineSeconds")
+"""What a StatefulSet or a Job says of this pod alone: the next one asks for the same, and may be another one's."""
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""
@@ -117,7 +119,7 @@ def _plain(spec: Mapping[str, Any]) -> Object:
     """A pod's spec as its user wrote it, about: without what the API server has added, and without claims that are the
     requester's own, and go with it.
     """
-    found = {key: value for key, value in spec.items() if key not in _OF_THE_SERVER}
+    found = {key: value for key, value in spec.items() if key not in (*_OF_THE_SERVER, *_OF_ITS_OWNER)}
     claims = {claim["name"] for claim in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in claim}
     found["resourceClaims"] = [c for c in spec.get("resourceClaims") or () if c["name"] not in claims]
     found["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
@@ -261,6 +263,7 @@ def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name
     annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
     gates = [*(ask.pod["spec"].get("schedulingGates") or ()), {"name": names.GATE}]
     spec = {**ask.pod["spec"], **_without_empty(its), "schedulingGates": gates}
+    spec.pop("restartPolicy", None)  # a Job's: beside a container that stays, an engine that ended would for ever
     return _pod(name, labels, annotations, spec, node)
 
 

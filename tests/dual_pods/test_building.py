@@ -144,6 +144,21 @@ def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_u
     assert ask.unused == ("image",) and ask.entry["arguments"] == ["m"], "a directive is no field"
 
 
+def test_what_a_statefulset_or_a_job_says_of_one_pod_alone_is_no_other_wish() -> None:
+    plain, owned = _pod(), _pod()
+    owned["spec"] |= {"hostname": "web-0", "subdomain": "web", "activeDeadlineSeconds": 60}
+    assert building.ask(owned) == building.ask(plain)
+    asked = building.ask(_pod(patch=PATCH + "  hostname: engine\n"))
+    assert asked.pod["spec"]["hostname"] == "engine", "what a patch says is meant"
+
+
+def test_an_engine_begins_again_in_its_pod_though_its_requester_is_a_job_s() -> None:
+    pod = _pod()
+    pod["spec"]["restartPolicy"] = "Never"
+    made = building.single(building.ask(pod), "i1", "n", ["3"], "n-8-dual", "nvidia.com/gpu")
+    assert "restartPolicy" not in made["spec"]
+
+
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
     pod = _pod()
     pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": "probes"}}
