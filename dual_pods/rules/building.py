@@ -49,8 +49,9 @@ class _Named(msgspec.Struct):
     arguments: list[str] = []
 
 
-def ask(pod: Mapping[str, Any]) -> Ask:
-    """Raises BadPatch, with a sentence about the user's annotation."""
+def ask(pod: Mapping[str, Any], *, swaps: bool = False) -> Ask:
+    """Raises BadPatch, with a sentence about the user's annotation. `swaps`: a pool runs it, to which one wish differs
+    from another by its command and its environment alone, as the specification has it."""
     annotations = pod["metadata"]["annotations"]
     node = pod["spec"].get("nodeName") or ""
     known = {"NodeName": node, "LocalVolume": f"{node}-local"}
@@ -83,7 +84,7 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
     wanted = Ask(
-        wish=names.digest([spec, entry]),
+        wish=names.digest(entry if swaps else [spec, entry]),
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(

@@ -194,7 +194,7 @@ class Work:
         said = pod["spec"].get("nodeName"), *((meta.get("annotations") or {}).get(name) for name in _ASKS)
         known = self._asks.get(meta["uid"])
         if known is None or known[0] != said:
-            known = self._asks[meta["uid"]] = said, _asked(pod)
+            known = self._asks[meta["uid"]] = said, _asked(pod, self.options.settings.mode)
         if isinstance(known[1], Exception):
             raise known[1].with_traceback(None)
         return known[1]
@@ -326,9 +326,9 @@ class Work:
                 raise
 
 
-def _asked(pod: Mapping[str, Any]) -> Ask | Exception:
+def _asked(pod: Mapping[str, Any], mode: Mode) -> Ask | Exception:
     try:
-        return building.ask(pod)
+        return building.ask(pod, swaps=mode is Mode.SWAP)
     except Exception as error:
         return error
 

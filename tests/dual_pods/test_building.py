@@ -152,6 +152,14 @@ def test_what_a_statefulset_or_a_job_says_of_one_pod_alone_is_no_other_wish() ->
     assert asked.pod["spec"]["hostname"] == "engine", "what a patch says is meant"
 
 
+def test_to_a_pool_the_same_command_and_environment_are_the_same_wish_whatever_the_requester_s_pod_is() -> None:
+    before, after, other = _pod(), _pod(), _pod(patch=PATCH.replace("--max-model-len=32768", "--max-model-len=4096"))
+    after["spec"]["containers"][0]["resources"]["limits"]["memory"] = "500Mi"
+    after["spec"]["tolerations"] = [{"operator": "Exists"}]
+    wishes = [[building.ask(pod, swaps=swaps).wish for pod in (before, after, other)] for swaps in (True, False)]
+    assert [len({*each}) for each in wishes] == [2, 3] and wishes[0][0] == wishes[0][1]
+
+
 def test_an_engine_begins_again_in_its_pod_though_its_requester_is_a_job_s() -> None:
     pod = _pod()
     pod["spec"]["restartPolicy"] = "Never"
