@@ -32,6 +32,8 @@ _OF_THE_SERVER = (
     "ephemeralContainers",
 )
 """What the API server or the scheduler has filled in, and refuses to be told."""
+_OF_ITS_OWNER = ("hostname", "subdomain", "activeDeadlineSeconds")
+"""What a StatefulSet or a Job says of this pod alone: the next one asks for the same, and may be another one's."""
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""
@@ -47,8 +49,9 @@ class _Named(msgspec.Struct):
     arguments: list[str] = []
 
 
-def ask(pod: Mapping[str, Any]) -> Ask:
-    """Raises BadPatch, with a sentence about the user's annotation."""
+def ask(pod: Mapping[str, Any], *, swaps: bool = False) -> Ask:
+    """Raises BadPatch, with a sentence about the user's annotation. `swaps`: a pool runs it, to which one wish differs
+    from another by its command and its environment alone, as the specification has it."""
     annotations = pod["metadata"]["annotations"]
     node = pod["spec"].get("nodeName") or ""
     known = {"NodeName": node, "LocalVolume": f"{node}-local"}
@@ -81,7 +84,7 @@ def ask(pod: Mapping[str, Any]) -> Ask:
     meta = {key: made["metadata"].get(key) or {} for key in ("labels", "annotations")}
     needs = entry.pop("memory", 0)
     wanted = Ask(
-        wish=names.digest([spec, entry]),
+        wish=names.digest(entry if swaps else [spec, entry]),
         pod={"metadata": meta, "spec": spec},
         entry=entry,
         references=tuple(
@@ -117,7 +120,7 @@ def _plain(spec: Mapping[str, Any]) -> Object:
     """A pod's spec as its user wrote it, about: without what the API server has added, and without claims that are the
     requester's own, and go with it.
     """
-    found = {key: value for key, value in spec.items() if key not in _OF_THE_SERVER}
+    found = {key: value for key, value in spec.items() if key not in (*_OF_THE_SERVER, *_OF_ITS_OWNER)}
     claims = {claim["name"] for claim in spec.get("resourceClaims") or () if "resourceClaimTemplateName" in claim}
     found["resourceClaims"] = [c for c in spec.get("resourceClaims") or () if c["name"] not in claims]
     found["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
@@ -164,7 +167,7 @@ def endpoint(container: Mapping[str, Any]) -> tuple[int, tuple[int, str]]:
         port = names.port(value)
         if not port:
             raise BadPatch(f"--port {value[:40]!r} is no port")
-    return port, (probed or port, str(probe.get("path", "/health")))
+    return port, (probed or port, "/" + str(probe.get("path", "health")).lstrip("/"))  # kubelet adds one, too
 
 
 def _entry(container: Mapping[str, Any]) -> Object:
@@ -261,6 +264,7 @@ def single(ask: Ask, instance: str, node: str, accelerators: Iterable[str], name
     annotations = {**ask.pod["metadata"]["annotations"], names.ACCELERATORS: seen}
     gates = [*(ask.pod["spec"].get("schedulingGates") or ()), {"name": names.GATE}]
     spec = {**ask.pod["spec"], **_without_empty(its), "schedulingGates": gates}
+    spec.pop("restartPolicy", None)  # a Job's: beside a container that stays, an engine that ended would for ever
     return _pod(name, labels, annotations, spec, node)
 
 

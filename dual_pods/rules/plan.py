@@ -21,6 +21,8 @@ from sidecar.terminal.formatting import size
 _NONE = Try(busy=False)
 _UNSAID = 8
 """So often may fail what works a moment later: its requester isn't told before."""
+_SAID_MOST = 20
+"""So many sentences about a pod are said under one reason. Its status goes on."""
 
 
 class Phase(enum.Enum):
@@ -93,8 +95,10 @@ class Plan:
             self.look_at = min(self.look_at, when)
 
     def _say(self, pod: Pod, reason: str, sentence: str, *, warning: bool = False) -> None:
-        """Once: what was said is held back for ever."""
-        self._do(Say(pod, reason, sentence, warning))
+        """Once: what was said is held back for ever. What others say may be new each time, as with a request's id."""
+        said = sum(key[:3] == ("say", pod.uid, reason) for key in self.place.tries)
+        if said < _SAID_MOST:
+            self._do(Say(pod, reason, sentence, warning))
 
     def _do_anew(self, order: Order, reason: str, says: str) -> bool:
         """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""

@@ -110,12 +110,15 @@ def server(pod: Object) -> Server:
     its = _of_any(pod)
     marks = its["marks"]
     states = [c.get("state") or {} for c in status.get("containerStatuses") or ()]
-    every = [*states, *(c.get("state") or {} for c in status.get("initContainerStatuses") or ())]
+    first = [(c.get("name"), c.get("state") or {}) for c in status.get("initContainerStatuses") or ()]
+    every = [*states, *(state for _, state in first)]
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
     terminated = bool(states) and all("terminated" in state for state in every)
     waiting = [w for w in (s.get("waiting") or {} for s in every) if w.get("reason", _MAKING[0]) not in _MAKING]
-    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in waiting]
+    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in (status, *waiting) if w.get("reason")]
+    if status.get("phase") == "Pending":
+        words += [f"its init container {name} hasn't ended" for name, state in first if "running" in state]
     placed = _condition(status, "PodScheduled")
     words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
     ended = status.get("phase") in _OVER or (leaving and (terminated or not spec.get("nodeName")))

@@ -194,7 +194,7 @@ class Work:
         said = pod["spec"].get("nodeName"), *((meta.get("annotations") or {}).get(name) for name in _ASKS)
         known = self._asks.get(meta["uid"])
         if known is None or known[0] != said:
-            known = self._asks[meta["uid"]] = said, _asked(pod)
+            known = self._asks[meta["uid"]] = said, _asked(pod, self.options.settings.mode)
         if isinstance(known[1], Exception):
             raise known[1].with_traceback(None)
         return known[1]
@@ -259,7 +259,11 @@ class Work:
         pod = effect.pod
         meta = {"resourceVersion": pod.version, "labels": effect.labels, "annotations": effect.annotations}
         body = {"metadata": {key: value for key, value in meta.items() if value}}
-        self._pod(await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE))
+        made = await self._write("PATCH", _path(pod.namespace, pod.name), body, MERGE)
+        self._pod(made)
+        has = {**(made["metadata"].get("annotations") or {}), **(made["metadata"].get("labels") or {})}
+        if lost := [key for key, value in {**effect.labels, **effect.annotations}.items() if has.get(key) != value]:
+            raise Failed(f"{', '.join(lost)} of pod {pod.name} was written, and something else has changed it since")
 
     async def _owners(self) -> list[Object]:
         """The owners of a server pod as they are now: with one that was made anew since, it would be collected."""
@@ -322,9 +326,9 @@ class Work:
                 raise
 
 
-def _asked(pod: Mapping[str, Any]) -> Ask | Exception:
+def _asked(pod: Mapping[str, Any], mode: Mode) -> Ask | Exception:
     try:
-        return building.ask(pod)
+        return building.ask(pod, swaps=mode is Mode.SWAP)
     except Exception as error:
         return error
 

@@ -17,8 +17,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from string import punctuation
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httptools
 
@@ -155,10 +156,14 @@ async def _lines(connection: "_Connection", url: str, line_bytes: int) -> AsyncI
 
 
 def _split(url: str) -> tuple[_Place, str]:
-    parts = urlsplit(url)
-    tls = parts.scheme == "https"
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Place(parts.hostname or "", parts.port or (443 if tls else 80), tls), target
+    try:
+        parts = urlsplit(url)
+        tls = parts.scheme == "https"
+        place = _Place(parts.hostname or "", parts.port or (443 if tls else 80), tls)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return place, quote(target, safe=punctuation)
+    except ValueError as error:
+        raise Unanswered(f"{url}: {error}") from None
 
 
 def _why(error: BaseException, timeout_s: float) -> str:

@@ -144,6 +144,29 @@ def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_u
     assert ask.unused == ("image",) and ask.entry["arguments"] == ["m"], "a directive is no field"
 
 
+def test_what_a_statefulset_or_a_job_says_of_one_pod_alone_is_no_other_wish() -> None:
+    plain, owned = _pod(), _pod()
+    owned["spec"] |= {"hostname": "web-0", "subdomain": "web", "activeDeadlineSeconds": 60}
+    assert building.ask(owned) == building.ask(plain)
+    asked = building.ask(_pod(patch=PATCH + "  hostname: engine\n"))
+    assert asked.pod["spec"]["hostname"] == "engine", "what a patch says is meant"
+
+
+def test_to_a_pool_the_same_command_and_environment_are_the_same_wish_whatever_the_requester_s_pod_is() -> None:
+    before, after, other = _pod(), _pod(), _pod(patch=PATCH.replace("--max-model-len=32768", "--max-model-len=4096"))
+    after["spec"]["containers"][0]["resources"]["limits"]["memory"] = "500Mi"
+    after["spec"]["tolerations"] = [{"operator": "Exists"}]
+    wishes = [[building.ask(pod, swaps=swaps).wish for pod in (before, after, other)] for swaps in (True, False)]
+    assert [len({*each}) for each in wishes] == [2, 3] and wishes[0][0] == wishes[0][1]
+
+
+def test_an_engine_begins_again_in_its_pod_though_its_requester_is_a_job_s() -> None:
+    pod = _pod()
+    pod["spec"]["restartPolicy"] = "Never"
+    made = building.single(building.ask(pod), "i1", "n", ["3"], "n-8-dual", "nvidia.com/gpu")
+    assert "restartPolicy" not in made["spec"]
+
+
 def test_what_asks_whether_the_requester_is_well_isn_t_the_server_pod_s() -> None:
     pod = _pod()
     pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/ready", "port": "probes"}}
@@ -187,6 +210,8 @@ _OF_FMA = [{"name": "probes", "containerPort": 8080}, {"name": "spi", "container
         ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": 8000, "path": "/up"}}}, 8000, (8000, "/up")),
         ({"ports": _OF_FMA, "readinessProbe": {"httpGet": {"port": "spi", "path": "/up"}}}, 8081, (8081, "/up")),
         ({"readinessProbe": {"httpGet": {"port": "http", "path": "/up"}}}, 8000, (8000, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 8000, "path": "up"}}}, 8000, (8000, "/up")),
+        ({"readinessProbe": {"httpGet": {"port": 8000, "path": "@elsewhere/up"}}}, 8000, (8000, "/@elsewhere/up")),
         ({"readinessProbe": {"exec": {}}}, 8000, (8000, "/health")),
     ],
 )

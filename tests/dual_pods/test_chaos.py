@@ -15,8 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -239,6 +241,21 @@ def test_a_conflict_at_every_tenth_write_delays_and_breaks_nothing(it: Cluster) 
     it.controller()
     for name in ("a", "b", "c"):
         _round(it, name)
+
+
+def test_a_label_that_something_takes_off_at_each_write_is_written_seldom(it: Cluster) -> None:
+    def meddle(asked: Asked) -> Answer | None:
+        said = json.loads(asked.body) if _ours(asked) and asked.method == "PATCH" else {}
+        if said.get("metadata", {}).get("labels", {}).pop(names.SLEEPING, None) is None:
+            return None
+        return cast(Answer, it.server.api.answer(replace(asked, body=json.dumps(said).encode())))
+
+    it.server.meddle = meddle
+    it.controller()
+    it.request("a")
+    it.until_ready("a")
+    lost = f"{names.SLEEPING} of pod n1-dual was written, and something else has changed it since"
+    until(lambda: lost in (it.directory / "controller-0.log").read_text(), "it is no success")
 
 
 def test_a_node_that_goes_and_comes_back_serves_again(it: Cluster) -> None:

@@ -226,7 +226,7 @@ def test_what_is_refused_is_read_once_however_often_its_pod_changes(monkeypatch:
     """A patch of many KiB takes the controller's time, and a pod that starts is told of again and again."""
     read = list[Object]()
 
-    def refuse(pod: Object) -> None:
+    def refuse(pod: Object, *, swaps: bool) -> None:
         read.append(pod)
         raise BadPatch("it is none")
 

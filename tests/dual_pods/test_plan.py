@@ -102,6 +102,15 @@ def test_one_that_doesn_t_say_what_it_has_is_an_event_once_that_has_lasted(failu
     assert _says(plan) == ([("Failed", "it refuses", True)] if said else []) and plan.look_at == 9.0
 
 
+@pytest.mark.parametrize(("times", "said"), [(19, True), (20, False)])
+def test_what_fails_in_other_words_each_time_is_no_event_without_end(times: int, said: bool) -> None:
+    tries: dict[Key, Try] = {("query", "r"): Try(False, 99, 9.0, "request 99 failed")}
+    tries |= {("say", "r", "Failed", f"request {n} failed"): Try(False) for n in range(times)}
+    plan = _plan(REQUESTER, POOL, told=[], has=(), tries=tries)
+    assert _says(plan) == ([("Failed", "request 99 failed", True)] if said else [])
+    assert _waits(plan, Phase.ASKING, "request 99 failed")
+
+
 def test_one_that_is_late_is_a_warning_and_one_that_is_ready_never_is() -> None:
     plan = _plan(REQUESTER, now=600.0, node=None)
     assert _says(plan) == [("Late", "it isn't Ready after 600 s: node n isn't there", True)]

@@ -133,6 +133,9 @@ def test_why_a_server_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> 
     before = {"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}
     assert _server(before).why == "" and not _server(before).running
     assert _server(before | {"initContainerStatuses": [{"state": PULLS}]}).why == "ErrImagePull no such image"
+    goes_on = before | {"initContainerStatuses": [{"name": "fetch", "state": {"running": {}}}], "phase": "Pending"}
+    assert _server(goes_on).why == "its init container fetch hasn't ended"
+    assert _server({"phase": "Failed", "reason": "Evicted", "message": "memory"}).why == "Evicted memory"
     beside = {**RUNS, "name": "beside", "restartCount": 5}
     assert _server({"containerStatuses": [beside, RUNS]}).restarts == 2, "the engine's own"
     for reason, why in (("Unschedulable", "0/3 nodes"), ("SchedulingGated", "")):

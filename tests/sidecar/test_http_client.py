@@ -140,6 +140,24 @@ def test_where_nothing_listens_is_said() -> None:
         asyncio.run(HttpClient().ask("GET", "http://127.0.0.1:1/", timeout_s=30))
 
 
+@pytest.mark.parametrize("target", ["8000health", "/\ud800"])
+def test_what_is_no_address_is_a_sentence(target: str) -> None:
+    with pytest.raises(Unanswered):
+        asyncio.run(HttpClient().ask("GET", f"http://127.0.0.1:1{target}", timeout_s=30))
+
+
+def test_a_path_of_any_letters_is_asked_as_browsers_do() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readuntil(b"\r\n")).split()[1]
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(line), line))
+
+    async def ask(url: str, client: HttpClient) -> None:
+        answer = await client.ask("GET", url + "/grün 1/%20?of=[ü]&x", timeout_s=30)
+        assert answer.body == b"/gr%C3%BCn%201/%20?of=[%C3%BC]&x"
+
+    _with(talk, ask)
+
+
 def test_lines_come_as_they_are_sent_and_an_end_that_is_none_is_told() -> None:
     begin = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\na\nb\nc\r\n"
 
