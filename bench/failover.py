@@ -39,23 +39,24 @@ AS_UP_DOES = ("--memory", "host")
 
 def measure(parent: Path, victim: Victim, rounds: int) -> Iterator[Result]:
     """The pair's round and the lone engine's end, in turns."""
+    warm_up = min(WARM_UP, rounds // 10)
     with contextlib.ExitStack() as stack:
         alone = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, "a", lock=AS_UP_DOES)
         pair = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, lock=AS_UP_DOES)
         taken: list[Takeover] = []
         ends: list[int] = []
-        for _ in range(3 * (WARM_UP + rounds)):
+        for _ in range(3 * (warm_up + rounds)):
             pair.whole()
             end = alone.end_of(victim)
             played = pair.takeover(victim)
             if not played.after_a_second_death:
                 taken.append(played)
                 ends.append(end)
-            if len(taken) == WARM_UP + rounds:
+            if len(taken) == warm_up + rounds:
                 break
         else:
-            raise Broken(f"only {len(taken)} of {3 * (WARM_UP + rounds)} takeovers adopted a KV cache")
-    del taken[:WARM_UP], ends[:WARM_UP]
+            raise Broken(f"only {len(taken)} of {3 * (warm_up + rounds)} takeovers adopted a KV cache")
+    del taken[:warm_up], ends[:warm_up]
     tokens = [one.beside for one in taken]
     floor = [end + token for end, token in zip(ends, tokens, strict=True)]
     what = f"kill -9 of {victim.name} -> first token"

@@ -238,7 +238,7 @@ def one_step(load: SteadyLoad, house: "TypedHouse", what: str, deed: Callable[[]
 def test_a_pair_is_brought_to_this_version_and_back(houses: Callable[[str], TypedHouse], versions: Versions) -> None:
     house = houses("first")
     it = Rehearsal(house)
-    asked = questions(22, random.Random(19), most_tokens=150)
+    asked = questions(22, random.Random(19), most_tokens=80)
     known = asyncio.run(all_of(it.door.port, asked))
     check(known, known)
     steps: list[Step] = []
@@ -307,7 +307,7 @@ def test_failover_up_is_exchanged_whole(houses: Callable[[str], TypedHouse], ver
 
     running: list[Program] = []
     up()
-    asked = questions(22, random.Random(19), most_tokens=150)
+    asked = questions(22, random.Random(19), most_tokens=80)
     known = asyncio.run(all_of(port, asked))
     check(known, known)
     with SteadyLoad(port, asked, known, CLIENTS) as load:

@@ -1,5 +1,6 @@
 """Our rules beside others', on each kind of traffic: what a person who compares them would look at."""
 
+import os
 import random
 
 import pytest
@@ -11,6 +12,8 @@ from tests.pool.__main__ import measured, worlds
 
 SECONDS = 600.0
 SWAP_S = 0.9
+EVENTS = int(os.environ.get("FAILOVER_POOL_EVENTS", "30000"))
+"""`make night` has more of them."""
 THEIRS = ("llama-swap's rule, our engines", "Ollama's rule, our engines")
 
 
@@ -54,5 +57,5 @@ def test_steady_traffic_starves_the_rare_one_under_llama_swaps_rule_and_not_unde
 
 
 @pytest.mark.slow
-def test_claims_hold_over_a_hundred_thousand_events_of_one_run() -> None:
-    schedules.Schedule(1, events=100_000).run()
+def test_claims_hold_over_the_many_events_of_one_long_run() -> None:
+    schedules.Schedule(1, events=EVENTS).run()

@@ -2,7 +2,7 @@
 
 Each stage has a variable that says how much of it there shall be; 0 leaves it out:
 
-    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0
+    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0 REPEATS=0
 
 A stage that fails keeps no other from running. Exits 1 if one did.
 """
@@ -72,6 +72,27 @@ STAGES = (
             "tests/engine/test_reference_pair.py",
         ),
         (("LOCAL_POD_LONG", "1"), ("LOCAL_POD_KILLS", "{}"), ("FAILOVER_KV_TURNS", "10")),
+    ),
+    Stage(
+        "REPEATS",
+        "1000",
+        "schedules of dual pods, and each other repetition of which CI has a part",
+        (
+            *PYTEST,
+            "tests/many/test_swaps.py",
+            "tests/pool/test_policies.py",
+            "tests/fleet/test_statements.py",
+            "tests/dual_pods/test_sim.py",
+            "tests/gms/test_program_chaos.py",
+        ),
+        (
+            ("FAILOVER_DUAL_SCHEDULES", "{}"),
+            ("FAILOVER_MANY_SWAPS", "200"),
+            ("FAILOVER_MANY_ROUNDS", "3"),
+            ("FAILOVER_POOL_EVENTS", "100000"),
+            ("FAILOVER_FLEET_TURNS", "15"),
+            ("FAILOVER_GMS_SESSIONS", "5000"),
+        ),
     ),
 )
 
