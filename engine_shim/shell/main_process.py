@@ -102,6 +102,8 @@ class Main:
         """What the lock server was told that a wake needs, once it was."""
         self._steps = 0
         """As last seen."""
+        self._token = 0
+        """Of its last grant."""
         self._known: Sequence[int] | None = None
         """What it answered to the known prompt after its first wake."""
         self.lock = LockClient(
@@ -166,8 +168,10 @@ class Main:
     def _live_one_grant(self, listen: Listen | None) -> str:
         """From one grant to its end. Returns the order that ended it."""
         engine, lock, self.listen = self.engine, self.lock, listen
+        before = self._token
         self._needs = engine.needs() if self.room is None else {}  # else the ledger counts them
         grant = lock.acquire(self._needs)
+        self._token = grant.token
         if self.room is not None and (why := self.room.take(engine.needs())):
             _tell(why)
             lock.give_back(why)
@@ -184,7 +188,9 @@ class Main:
         with self._timed("serve"):
             engine.serve(at)
         self._at(Address(at))
-        lock.serving(at.url, engine.kept() if isinstance(engine, SaysWhatItKept) else None)
+        # Among other models it is its own: a standby that served since has read what isn't in it.
+        kept = self.room is None or before == grant.token - 1
+        lock.serving(at.url, engine.kept() if kept and isinstance(engine, SaysWhatItKept) else None)
         self._step("active", token=grant.token, url=at.url)
         return self._serve(grant.token, at.url)
 

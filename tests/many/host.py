@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from lockserver.observer import Observer as Lock
 from lockserver.observer import ObserverError as LockError
+from lockserver.rules.messages import HolderState
 from pool.entries import ModelShown, State
 from pool.observer import Listing, Observer, ObserverError
 from sidecar.kernel import process_tree
@@ -151,6 +152,11 @@ class Host:
             if b"engine_shim" in words and run_dir in words:
                 return Process(pid)
         raise AssertionError(f"{name} has no shim")
+
+    def holder(self, name: str) -> HolderState | None:
+        """Of a model's lock."""
+        with Lock(self.house.run_dir / "lock" / name) as lock:
+            return next(lock.watch()).holder
 
     def kill_awake(self) -> None:
         """The main process of an engine that serves."""

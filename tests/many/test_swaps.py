@@ -73,6 +73,17 @@ def test_a_kv_cache_that_is_to_be_kept_is_in_no_other_models_way_and_comes_back(
     assert said and all(name == "a" and int(adopted) for name, adopted in said), said
 
 
+@pytest.mark.parametrize("standby", [False, True])
+def test_the_door_is_told_of_a_kept_cache_unless_a_standby_has_served_since(house: House, standby: bool) -> None:
+    """Two engines of one model take turns, and what either parked is from before the other's."""
+    host = Host(house, models("ab", environment={"FAILOVER_KV": "keep"}, standby=standby), capacity="200MiB").ready()
+    for name in "abababa":
+        host.answered(host.run([host.stream(name, "Once upon a time " * 8)]))
+    holder = host.holder("a")
+    assert holder is not None and (holder.kept is None) is standby
+    assert "a.a" in host.up.said() and "why=none" in host.up.said()
+
+
 def test_eight_models_under_streams_of_every_kind(house: House) -> None:
     dice = seeded()
     host = Host(house, models("abcdefgh"), capacity="300MiB", drain_s=0.2).ready()
