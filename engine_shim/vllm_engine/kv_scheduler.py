@@ -94,9 +94,11 @@ class _Parking:
             left = host_usage.memory_left("MemAvailable")
             return versions.keep_blocks(self, most_blocks(most, left, versions.cache_size(self), blocks))
         if word == versions.UNPARK:
-            self._parked = False
             return versions.room(self)
-        return self._parked or super().reset_prefix_cache(running, word)  # type: ignore[misc]
+        if self._parked:  # vLLM's own, in its `sleep`: any other is a wish to forget
+            self._parked = False
+            return True
+        return super().reset_prefix_cache(running, word)  # type: ignore[misc]
 
 
 class ParkingAsyncScheduler(_Parking, AsyncScheduler):

@@ -32,7 +32,19 @@ def make(setting: Setting) -> Any:
                 seen.append(self._seen("asleep", awake=False))
                 super().wake()
                 seen.append(self._seen("awake", awake=True))
+            seen += [self._after_a_wish_to_forget() for _ in range(2)]
             Path(notes).write_text(json.dumps(seen))
+
+        def _after_a_wish_to_forget(self) -> dict[str, Any]:
+            """The cache is empty then, when it sleeps. What it holds after that is to be forgotten, too."""
+            cached: list[int] = []
+            self._run(self._client.reset_prefix_cache())
+            super().sleep()
+            super().wake()
+            self._run(self._generate(LONG))
+            forgotten = self._run(self._client.reset_prefix_cache())
+            self._run(self._generate(LONG, cached))
+            return {"when": "forgotten", "forgotten": forgotten, "cached": cached}
 
         def _seen(self, when: str, *, awake: bool) -> dict[str, Any]:
             tokens = self._run(self._generate([5, 6, 7])) if awake else []

@@ -21,7 +21,9 @@ def test_sleep_and_wake_keep_addresses_and_answers_and_give_the_memory_back(
     house.start_gms(kind)
     shim = house.shim(kind, "a")
     shim.until("Active", ready=True)
-    seen = json.loads(notes.read_text())
+    *seen, empty, again = json.loads(notes.read_text())
+    for each in (empty, again):
+        assert each["forgotten"] and each["cached"] == [0], "a client's wish that the cache be forgotten is one"
     assert [each["when"] for each in seen] == ["started", *["asleep", "awake"] * sleep_and_wake.NAPS]
     needed = {f"host:{rank}": pair.KV_BYTES for rank in range(ranks)}
     for each in seen:
