@@ -55,6 +55,8 @@ class Answer(msgspec.Struct):
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
+    parked: int = 0
+    """For how many blocks, the last of those that were to be parked, there was time."""
     unparked: bool = False
     claimed: tuple[str, str, int] | None = None
     """What came of a claim: which memory it is, and why it is empty."""
@@ -180,9 +182,10 @@ class Crew:
                 needs[device] = needs.get(device, 0) + needed
         return needs
 
-    def sleep(self, parks: Sequence[int] = ()) -> None:
-        """With what these blocks hold in host memory."""
-        self._together(Ask("sleep", blocks=parks), lambda: self.main.sleep(parks))
+    def sleep(self, parks: Sequence[int] = ()) -> int:
+        """With what these blocks hold in host memory. For how many of them, the last ones, each rank had time."""
+        mine, theirs = self._together(Ask("sleep", blocks=parks), lambda: self.main.sleep(parks))
+        return min(mine, *(answer.parked for answer in theirs)) if theirs else mine
 
     def claim(self, token: int, proven: bool) -> list[Claimed | None]:
         """The cache that the predecessor left: for each rank what came of it."""

@@ -111,11 +111,11 @@ class ReferenceEngine:
         self._forget_kept()
         self.adoption, self.adopted = NOTHING, 0
         count, most = self._blocks.count, self._setting.kv_parked if self._setting is not None else 0
-        parks, self._left_out = self._blocks.keep(
+        parks, no_room = self._blocks.keep(
             most_blocks(most, host_usage.memory_left("MemAvailable"), self.options.kv_bytes, count)
         )
-        self._parked = len(parks)
-        _started(self._crew).sleep(parks)
+        parks, no_time = self._blocks.keep(_started(self._crew).sleep(parks))
+        self._parked, self._left_out = len(parks), no_room + no_time if most else 0
 
     def _break_off(self) -> None:
         service, server = _started(self._service), _started(self._server)
@@ -183,9 +183,9 @@ class ReferenceEngine:
     def _unpark(self) -> None:
         """What the blocks held when it went to sleep, if every rank has its part of it still."""
         parked, self._parked = self._parked, 0
-        if not parked:
+        if not parked and not self._left_out:
             return
-        if _started(self._crew).unparked:
+        if _started(self._crew).unparked or not parked:
             why = Why.NO_ROOM if self._left_out else Why.NONE
             self.adopted, self.adoption = parked, Adoption(dropped=self._left_out, why=why)
         else:

@@ -12,6 +12,7 @@ import msgspec
 
 from engine_shim import kv_room
 from engine_shim.kept_cache import Claimed, KeptCache, shape_of
+from engine_shim.kv.parking import in_time
 from engine_shim.kv.table import table_bytes
 from gms.memory import Memory
 from gms.memory.host import HostMemory
@@ -48,7 +49,8 @@ class Rank:
         self._timeout_s = options.wake_timeout_s
         heads = len(share(shape.heads, rank, options.ranks))
         blocks = options.kv_bytes // block_bytes(shape, shape.heads)
-        size = blocks * block_bytes(shape, heads)
+        self._block_bytes = block_bytes(shape, heads)
+        size = blocks * self._block_bytes
         self._memory: Memory | None = None
         self._device_pages: DevicePages | None = None
         if home is None:
@@ -73,8 +75,8 @@ class Rank:
             if home.keeps:
                 pages = self._device_pages = self._kept_pages(memory, size, blocks, options, rank)
             kv_room.check(device, memory.capacity(), self._store.size, self._device_pages.size, "--kv-bytes")
-        self._parked: tuple[Sequence[int], Floats, str] | None = None
-        """Blocks of the cache, what they hold, and which weights that was computed with."""
+        self._parked: tuple[list[tuple[Sequence[int], Floats]], str] | None = None
+        """Blocks of the cache and what they hold, and which weights that was computed with."""
         self.unparked = False
         """The cache holds what it did before it slept, in the blocks that were parked."""
         self.weights = self._store.arrays
@@ -113,12 +115,15 @@ class Rank:
             return None
         return self._device_pages.claim(token, proven, self._timeout_s)
 
-    def sleep(self, parks: Sequence[int] = ()) -> None:
-        """With what these blocks hold in host memory."""
+    def sleep(self, parks: Sequence[int] = ()) -> int:
+        """With what these blocks hold in host memory. For how many of them, the last ones, there was time."""
+        held: list[tuple[Sequence[int], Floats]] = []
         if parks and self._cache.there:
-            self._parked = parks, self._cache.copy(parks), self.weights_are
+            held = [(piece, self._cache.copy(piece)) for piece in in_time(parks, self._block_bytes, time.monotonic)]
+            self._parked = held, self.weights_are
         self._cache.free()
         self._store.sleep()
+        return sum(len(piece) for piece, _ in held)
 
     def wake(self) -> dict[str, float]:
         """How long its parts took. Raises OutOfMemory, StaleLayout, NotInTime."""
@@ -127,9 +132,9 @@ class Rank:
         mapped = time.monotonic()
         self._cache.allocate()
         parked, self._parked = self._parked, None
-        self.unparked = parked is not None and parked[2] == self.weights_are
-        if parked is not None and self.unparked:
-            self._cache.put(parked[0], parked[1])
+        self.unparked = parked is not None and parked[1] == self.weights_are
+        for blocks, held in parked[0] if parked is not None and self.unparked else ():
+            self._cache.put(blocks, held)
         return {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
     def close(self) -> None:

@@ -70,8 +70,7 @@ def serve(sock: socket.socket) -> None:
                 elif ask.what == "wake":
                     say(sock, Answer(times=rank.wake(), unparked=rank.unparked))
                 elif ask.what == "sleep":
-                    rank.sleep(ask.blocks)
-                    say(sock, Answer())
+                    say(sock, Answer(parked=rank.sleep(ask.blocks)))
                 else:
                     say(sock, Answer(well=rank.well, needs=rank.needs))
             except (OSError, EOFError):

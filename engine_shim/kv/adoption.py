@@ -37,7 +37,7 @@ class Why(Enum):
     BROKEN_RECORD = "broken_record"
     """Some records were torn, or were changed; the others were adopted."""
     NO_ROOM = "no_room"
-    """It slept beside other models, and host memory had no room for all of it."""
+    """It slept beside other models, and host memory had no room for all of it, or the sleep no time."""
     NO_POOL = "no_pool"
     """There is no pool to be had: this GMS has none, or is too old for them."""
 

@@ -132,7 +132,9 @@ class VllmEngine:
             self._left_out, *blocks = await versions.reset_prefix_cache(client, versions.PARK)
             self._parked = len(blocks)
             if blocks:
-                await client.collective_rpc("failover_park", args=(blocks,))
+                self._parked = min(await client.collective_rpc("failover_park", args=(blocks,)))
+            if self._parked < len(blocks):  # there was no time
+                self._left_out += (await versions.reset_prefix_cache(client, versions.PARK, self._parked))[0]
         await client.sleep(level=1)
 
     async def _ask_needs(self) -> None:
@@ -195,9 +197,9 @@ class VllmEngine:
 
     async def _unpark(self, client: Any) -> None:
         parked, left_out, self._parked, self._kept = self._parked, self._left_out, 0, None
-        if not parked:
+        if not parked and not left_out:
             return
-        there = all(await client.collective_rpc("failover_unparked"))
+        there = not parked or all(await client.collective_rpc("failover_unparked"))
         room, block = await versions.reset_prefix_cache(client, versions.UNPARK)
         if not there or await contents.adapters_changed(self._args, self._contents):
             await versions.reset_prefix_cache(client)

@@ -81,7 +81,8 @@ class _Parking:
 
     _parked = False
 
-    def reset_prefix_cache(self, running: bool = False, word: Any = False) -> Any:
+    def reset_prefix_cache(self, running: int = False, word: Any = False) -> Any:
+        """With a word of ours `running` is how many blocks are kept at most; 0: as many as have room."""
         if word == versions.PARK:
             why_not = versions.why_blocks_cannot_be_kept(self)
             if why_not:
@@ -92,7 +93,8 @@ class _Parking:
             self._parked = True
             blocks = versions.block_pool(self).num_gpu_blocks
             left = host_usage.memory_left("MemAvailable")
-            return versions.keep_blocks(self, most_blocks(most, left, versions.cache_size(self), blocks))
+            most = running or most_blocks(most, left, versions.cache_size(self), blocks)
+            return versions.keep_blocks(self, most)
         if word == versions.UNPARK:
             return versions.room(self)
         if self._parked:  # vLLM's own, in its `sleep`: any other is a wish to forget

@@ -6,12 +6,14 @@ returns a tensor on the pool's addresses.
 What this file may not do: know vLLM.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from engine_shim.kv.parking import in_time
 from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.torch_views import raw_bytes, torch_device
 
@@ -20,13 +22,24 @@ class Parked:
     """Copies of some blocks, in host memory."""
 
     def __init__(self, parts: Sequence[torch.Tensor], blocks: Sequence[int]) -> None:
-        """`parts`: of the cache, with blocks as their first dimension."""
-        self._parts, self._blocks = parts, list(blocks)
-        self._held = [part[self._blocks].cpu() for part in parts]
+        """`parts`: of the cache, with blocks as their first dimension. `blocks`: without the first ones, if there is
+        no time for all.
+        """
+        self._parts = parts
+        size = sum(part[0].nbytes for part in parts)
+        self._held = [
+            (list(piece), [part[list(piece)].cpu() for part in parts])
+            for piece in in_time(blocks, size, time.monotonic)
+        ]
+
+    @property
+    def count(self) -> int:
+        return sum(len(blocks) for blocks, _ in self._held)
 
     def put_back(self) -> None:
-        for part, held in zip(self._parts, self._held, strict=True):
-            part[self._blocks] = held.to(part.device)
+        for blocks, held in self._held:
+            for part, its in zip(self._parts, held, strict=True):
+                part[blocks] = its.to(part.device)
 
 
 class Allocating(TorchFunctionMode):

@@ -151,9 +151,13 @@ class PairWorker:
         claimed = self._kept_cache.claim(token, proven, CLAIM_S)
         return None if claimed is None else (*dataclasses.astuple(claimed), self._weights.name)
 
-    def failover_park(self, blocks: list[int]) -> None:
-        """Before `sleep`, when no step is under way: what these hold goes to host memory until the next wake."""
-        self._parked = self._weights.name, Parked(versions.cache_blocks(self.model_runner), blocks)
+    def failover_park(self, blocks: list[int]) -> int:
+        """Before `sleep`, when no step is under way: what these hold goes to host memory until the next wake. For how
+        many of them, the last ones, there was time.
+        """
+        parked = Parked(versions.cache_blocks(self.model_runner), blocks)
+        self._parked = self._weights.name, parked
+        return parked.count
 
     def failover_unparked(self) -> bool:
         """They hold it again."""

@@ -357,9 +357,11 @@ PARK, UNPARK = "park", "unpark"
 """Words for our scheduler (`kv_scheduler.py`): before a sleep, and after the wake."""
 
 
-async def reset_prefix_cache(client: Any, word: str = "") -> Any:
-    """What the scheduler itself answers: vLLM's own call makes a yes or no of it. A word is for ours alone."""
-    return await client.engine_core.call_utility_async("reset_prefix_cache", False, word or False)
+async def reset_prefix_cache(client: Any, word: str = "", most: int = 0) -> Any:
+    """What the scheduler itself answers: vLLM's own call makes a yes or no of it. A word is for ours alone, and so is
+    how many blocks are kept at most.
+    """
+    return await client.engine_core.call_utility_async("reset_prefix_cache", most or False, word or False)
 
 
 def keep_blocks(scheduler: Any, most: int) -> list[int]:

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from engine_shim.kv import parking
 from reference_engine.kv import block_bytes
 from reference_engine.options import parse
 from reference_engine.places import BLOCK
@@ -42,6 +43,24 @@ def test_what_has_no_room_is_the_end_of_a_context_and_computed_again(chain: Chai
     page, said = slept(chain, 4 * block_bytes(shape, shape.heads))
     assert page["vllm:prefix_cache_hits_total"] == 4 * BLOCK and "why:no_room" in page
     assert "adopted=4 dropped=4 why=no_room" in said
+
+
+def test_where_there_was_no_room_at_all_log_and_metrics_say_so(chain: Chain) -> None:
+    page, said = slept(chain, 1)
+    assert page["vllm:prefix_cache_hits_total"] == 0 and "why:no_room" in page
+    assert f"adopted=0 dropped={139 // BLOCK} why=no_room" in said
+
+
+@pytest.mark.parametrize("arguments", [(), TWO_RANKS], ids=["one rank", "two ranks"])
+def test_what_there_is_no_time_for_is_the_end_of_a_context_and_computed_again(
+    chain: Chain, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several ranks the first alone has no time: a worker is no fork."""
+    monkeypatch.setattr(parking, "PARK_S", 0)
+    monkeypatch.setattr(parking, "PIECE_BYTES", 1)
+    page, said = slept(chain, ALL, arguments)
+    assert page["vllm:prefix_cache_hits_total"] == BLOCK and "why:no_room" in page
+    assert f"adopted=1 dropped={139 // BLOCK - 1} why=no_room" in said
 
 
 def test_what_was_computed_with_other_weights_is_computed_again(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
