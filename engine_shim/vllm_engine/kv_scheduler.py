@@ -79,14 +79,17 @@ class _Parking:
     forgets it then, is told that it has.
     """
 
-    _parked = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._parked = False
+        self._why_not = versions.why_blocks_cannot_be_kept(self)
+        if self._why_not:
+            Log("kv-index").warning("kv_not_kept", why=self._why_not)
 
     def reset_prefix_cache(self, running: int = False, word: Any = False) -> Any:
         """With a word of ours `running` is how many blocks are kept at most; 0: as many as have room."""
         if word == versions.PARK:
-            why_not = versions.why_blocks_cannot_be_kept(self)
-            if why_not:
-                Log("kv-index").warning("kv_not_kept", why=why_not)
+            if self._why_not:
                 return [0]
             config: Any = self.vllm_config  # type: ignore[attr-defined]
             most = WorkerSettings.of(config.load_config.model_loader_extra_config).parks

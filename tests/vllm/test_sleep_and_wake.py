@@ -46,3 +46,18 @@ def test_sleep_and_wake_keep_addresses_and_answers_and_give_the_memory_back(
     assert [each["cached"] for each in awake] == [[0], *[[full]] * (len(awake) - 1)], "its cache slept with it"
     known = {tuple(each["known"]) for each in seen if each["when"] == "awake"}
     assert len(known) == 1 and len(known.pop()) == 2, "before any client asks, it is known to be what it was"
+
+
+def test_without_a_prefix_cache_nothing_is_parked_and_the_log_says_once_why(
+    house: House, model: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    kind = pair.kind(model, 1, engine="tests.vllm.sleep_and_wake:make")
+    kind = dataclasses.replace(kind, arguments=(str(notes), *kind.arguments, "--no-enable-prefix-caching"))
+    house.start_lock()
+    house.start_gms(kind)
+    shim = house.shim(kind, "a")
+    shim.until("Active", ready=True)
+    awake = [each for each in json.loads(notes.read_text()) if each["when"] == "awake"]
+    assert len(awake) == sleep_and_wake.NAPS and len({tuple(each["long"]) for each in awake}) == 1
+    assert all(each["cached"] == [0] for each in awake) and shim.said().count("kv_not_kept") == 1
