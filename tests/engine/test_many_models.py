@@ -80,6 +80,29 @@ def test_what_does_not_fit_gives_its_lock_back_loudly_and_the_other_serves_on(ho
     shim.until("Standby", ready=True, deaths=0)
 
 
+def test_what_a_kv_cache_holds_is_parked_until_a_wake_that_has_room(host: Host) -> None:
+    chat = Model(host, "chat")
+    shim = chat.engine("--kv", "keep", "--room-timeout-s", "1")
+    chat.rests()
+    chat.wake()
+    chat.serves()
+    chat.sleep()
+    command = (sys.executable, "-c", "import time; time.sleep(1000)")
+    where = ("--run-dir", str(host.directory), "hold", "--needs", f"host:0={16 << 20}")
+    hold = Program(host.house, "hold", "vram.cli.vramctl", *where, "--", *command)
+    host.house.add(hold)
+    until(host.leased, "it is held")
+    chat.wake()
+    chat.rests("there is no room for chat")
+    hold.kill()
+    assert "adopted=" not in shim.said()
+    chat.wake()
+    chat.serves()
+    status = chat.status()
+    assert status is not None and status.holder is not None and status.holder.kept is not None
+    assert shim.said().count("dropped=0 why=none") == 1
+
+
 def test_the_ledger_asks_and_an_engine_gives_way_to_any_program(host: Host) -> None:
     chat, _, a, _ = two(host)
     command = (sys.executable, "-c", "import time; time.sleep(1000)")
