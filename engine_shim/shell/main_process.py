@@ -103,7 +103,7 @@ class Main:
         self._steps = 0
         """As last seen."""
         self._token = 0
-        """Of its last grant."""
+        """The number of its last grant."""
         self._known: Sequence[int] | None = None
         """What it answered to the known prompt after its first wake."""
         self.lock = LockClient(
