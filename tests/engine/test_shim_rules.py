@@ -278,8 +278,8 @@ def test_what_a_killed_engine_leaves_is_gone_before_the_next(house: House) -> No
 
 WORKER = "import ctypes, os; from engine_shim import membership; kept = membership.enter(); death = ctypes.c_int(); "
 WORKER += (
-    "ctypes.CDLL(None).prctl(2, ctypes.byref(death)); open(os.environ['HERE'] + 'in', 'w').write(str(death.value)); "
-    + NAP
+    "ctypes.CDLL(None).prctl(2, ctypes.byref(death)); its = os.environ['HERE'] + 'in'; "
+    "open(its + '.new', 'w').write(str(death.value)); os.rename(its + '.new', its); " + NAP
 )
 LOCKED = """
 from lockserver.client import LockClient
