@@ -6,6 +6,7 @@ What this file may not do: look at anything by itself. The machine and the lock 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from engine_shim.cli import pair_look
 from engine_shim.cli.models_parts import LOCKS
 from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
 from lockserver.doctor import examine, examine_machine
-from pool.entries import State
+from pool.entries import ModelShown, State
 from pool.observer import Observer as Pool
 from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
 from sidecar.wire.observer import ObserverError
@@ -55,23 +56,28 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     yield from (fail("pool", alarm, "failover models shows it as it is now") for alarm in listing.alarms)
     if not listing.waiting_for and not listing.alarms:
         yield ok("pool", f"{len(listing.models)} models")
-    for model in listing.models:
-        name, state = f"model {model.name}", model.state.value
-        said = f"{state}: {model.why}" if model.why not in ("", state) else state
-        if model.state is State.FAILED:
-            yield fail(name, said, LOG)
-        elif model.wanted and model.state is not State.AWAKE:
-            yield warn(name, said, "wait, if it is just starting; failover models --watch says what comes of it")
-        else:
-            yield ok(name, said)
-        directory = run_dir / LOCKS / model.name
-        if directory.is_dir():
-            seen = pair_look.look(directory, "")
-            yield from (one for one in _of_engines(seen, f"{model.name}/") if one.level is Level.FAIL)
-            if seen.lock is None:
-                yield fail(f"lock of {model.name}", seen.lock_why, _way_out(seen.lock_why))
-            for alarm in seen.lock["alarms"] if seen.lock else ():
-                yield fail(f"lock of {model.name}", alarm, f"see lockctl status --run-dir {directory}")
+    with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each
+        for found in threads.map(lambda model: list(_of_model(model, run_dir / LOCKS / model.name)), listing.models):
+            yield from found
+
+
+def _of_model(model: ModelShown, directory: Path) -> Iterator[Finding]:
+    name, state = f"model {model.name}", model.state.value
+    said = f"{state}: {model.why}" if model.why not in ("", state) else state
+    if model.state is State.FAILED:
+        yield fail(name, said, LOG)
+    elif model.wanted and model.state is not State.AWAKE:
+        yield warn(name, said, "wait, if it is just starting; failover models --watch says what comes of it")
+    else:
+        yield ok(name, said)
+    if not directory.is_dir():
+        return
+    seen = pair_look.look(directory, "")
+    yield from (one for one in _of_engines(seen, f"{model.name}/") if one.level is Level.FAIL)
+    if seen.lock is None:
+        yield fail(f"lock of {model.name}", seen.lock_why, _way_out(seen.lock_why))
+    for alarm in seen.lock["alarms"] if seen.lock else ():
+        yield fail(f"lock of {model.name}", alarm, f"see lockctl status --run-dir {directory}")
 
 
 def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from engine_shim.kv import parking
+from engine_shim.kv.parking import most_blocks
 from reference_engine.kv import block_bytes
 from reference_engine.options import parse
 from reference_engine.places import BLOCK
@@ -68,6 +69,16 @@ def test_what_was_computed_with_other_weights_is_computed_again(chain: Chain, mo
     monkeypatch.setattr(Rank, "weights_are", property(lambda self: f"weights {next(names)}"))
     page, _ = slept(chain, ALL)
     assert page["vllm:prefix_cache_hits_total"] == 0 and "why:other_digest" in page
+
+
+@pytest.mark.parametrize(
+    ("most", "left", "blocks"),
+    [(40, None, 4), (40, 1000, 4), (40, 60, 3), (40, 0, 0), (0, 1000, 0), (1000, None, 8)],
+)
+def test_no_more_is_parked_than_has_room_and_than_half_of_what_the_machine_has_left(
+    most: int, left: int | None, blocks: int
+) -> None:
+    assert most_blocks(most, left, size=80, blocks=8) == blocks
 
 
 def test_where_nothing_is_to_be_parked_nothing_is(chain: Chain) -> None:
