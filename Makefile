@@ -38,7 +38,7 @@ test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(pytest) -n 3 --dist loadgroup -m "not slow and not chaos and not root" tests
 	$(python) -m tests.sim --seeds 500
 
-rest: $(venv) ## what takes long and finds little a second: `slow` and `chaos`; ONLY=slow, say, chooses
+rest: $(venv) ## what takes long: `slow` and `chaos`; ONLY=slow, say, chooses
 	$(pytest) -n 3 --dist loadgroup -m "($(if $(ONLY),$(ONLY),slow or chaos)) and not root" tests
 
 test-all: test rest ## all tests that need no root

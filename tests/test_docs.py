@@ -195,7 +195,7 @@ def together() -> Iterator[list[Page]]:
         yield from [pages] if stays else [[page] for page in pages]
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pages", list(together()), ids=lambda pages: "+".join(page.path.stem for page in pages))
 def test_what_a_page_says_is_what_a_reader_can_type(pages: list[Page], typing: Typing) -> None:

@@ -25,7 +25,7 @@ from tests.support import tmpfs
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ MODELS = {"qwen": (1, "200MiB"), "llama": (1, "120MiB"), "phi": (1, "110MiB"), "
 """How many accelerators it has, and what it takes of each, of 256 MiB."""
 HOT = ("waking", "awake", "draining")
 """One that loads may do so again after a kill, unasked; the controller sees to it."""
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.chaos
 
 
 def _watch(it: Cluster, broken: list[str], stop: threading.Event) -> None:

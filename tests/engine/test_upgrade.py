@@ -30,7 +30,7 @@ from tests.support.waiting import until
 from tools import release
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.chaos,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("upgrade"),
     pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine"),

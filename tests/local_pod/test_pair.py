@@ -16,7 +16,7 @@ from tests.local_pod.ordinary import PATIENCE_S, Place, Refused, running
 from tests.local_pod.pair import MAIN, POD, RUN_DIR, WORKER, flips, kill_kept, lock, other, sh, whole
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # some are a minute long on a machine that is otherwise idle
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]  # some are a minute long on a machine that is otherwise idle
 PRE_STOP_S = 5
 METRICS_PORTS = (9400, 9401, 9402, 9000, 9001)
 

@@ -1,8 +1,8 @@
 """`make night`: what is too long for every change, one stage after the other. Its report: docs/inside/night.md.
 
-Each stage has a variable that says how much of it there shall be; 0 leaves it out:
+Each stage has a variable that says how much of it there shall be; 0 leaves it out, and what the page says of it stays:
 
-    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0 REPEATS=0
+    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 SLOW=0 VLLM=0 SOAK=0 PODS=0 REPEATS=0
 
 A stage that fails keeps no other from running. Exits 1 if one did.
 """
@@ -46,6 +46,9 @@ class Stage:
     def asked(self) -> str:
         return os.environ.get(self.variable) or self.how_much
 
+    def heading(self) -> str:
+        return self.what[0].upper() + self.what[1:]
+
 
 STAGES = (
     Stage(
@@ -59,6 +62,7 @@ STAGES = (
         (*PYTEST, "tests/kv/test_kills.py"),
         (("FAILOVER_KV_KILLS", "{}"),),
     ),
+    Stage("SLOW", "1", "what takes long and has found little", ("make", "rest", "ONLY=slow")),
     Stage("VLLM", "1", "all of vLLM", ("make", "test-vllm")),
     Stage("SOAK", "3600", "seconds of the soak", (sys.executable, "-m", "tests.tools.soak", "--seconds", "{}")),
     Stage(
@@ -100,22 +104,20 @@ STAGES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Run:
     stage: Stage
-    passed: bool | None
-    took_s: float
+    passed: bool
+    """One that came to no end didn't."""
     said: tuple[str, ...]
 
 
-def run(stage: Stage) -> Row:
+def run(stage: Stage) -> Run:
     asked = stage.asked()
-    if asked == "0":
-        return Row(stage, None, 0, ())
+    began, clock = datetime.now(UTC), time.monotonic()
     seeds = f"{FIRST_SCHEDULE}:{FIRST_SCHEDULE + int(asked)}" if stage.variable == "SCHEDULES" else asked
     command = [word.replace("{}", seeds) for word in stage.command]
     environment = {**os.environ, **{name: value.replace("{}", asked) for name, value in stage.environment}}
     print(f"--- {' '.join(command)}", flush=True)
-    began = time.monotonic()
     told: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -125,10 +127,13 @@ def run(stage: Stage) -> Row:
             print(line, end="", flush=True)
             if TELLING.match(line.strip()):
                 told.append(line.strip().strip("= "))
-    return Row(stage, program.returncode == 0, time.monotonic() - began, tuple(told[-LINES:]))
+    passed = program.returncode == 0
+    result = f"`{stage.variable}={asked}`: {'passed' if passed else 'FAILED'}, in {time.monotonic() - clock:.0f} s."
+    quoted = [f"    {part}" for line in told[-LINES:] for part in textwrap.wrap(line, WIDTH - 4)]
+    return Run(stage, passed, ("", begun(began, result), *([""] if quoted else []), *quoted))
 
 
-def begun(began: datetime, more: str = "") -> str:
+def begun(began: datetime, more: str) -> str:
     """When and where, for a report."""
     load = os.getloadavg()[2]
     commit = subprocess.run(
@@ -142,25 +147,18 @@ def begun(began: datetime, more: str = "") -> str:
     )
 
 
-def report(rows: list[Row], began: datetime) -> str:
+def report(page: str, run: Run) -> str:
+    """The page with what this run said, in the order of the stages; what it says of the others stays."""
+    said = {heading: lines for heading, *lines in (part.splitlines() for part in page.split("\n## ")[1:])}
+    said[run.stage.heading()] = list(run.said)
     lines = [
-        "# The last night",
+        "# The last nights",
         "",
-        "`make night` writes this page. What each stage is for stands in [tests](tests.md).",
-        "",
-        begun(began),
-        "",
-        "| stage | how much | result | seconds |",
-        "|---|---|---|---|",
+        "`make night` writes this page: what the last run of each stage said. What they are for: [tests](tests.md).",
     ]
-    for row in rows:
-        result = "left out" if row.passed is None else "passed" if row.passed else "FAILED"
-        much = "-" if row.passed is None else f"`{row.stage.variable}={row.stage.asked()}`"
-        lines.append(f"| {row.stage.what} | {much} | {result} | {row.took_s:.0f} |")
-    for row in rows:
-        if row.said:
-            lines += ["", f"## {row.stage.what[0].upper()}{row.stage.what[1:]}", ""]
-            lines += [f"    {part}" for line in row.said for part in textwrap.wrap(line, WIDTH - 4)]
+    for heading in (stage.heading() for stage in STAGES):
+        if heading in said:
+            lines += ["", f"## {heading}", *said[heading]]
     return "\n".join([*lines, ""])
 
 
@@ -170,13 +168,15 @@ def main() -> int:
     )
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
-    began = datetime.now(UTC)
-    rows: list[Row] = []
+    runs: list[Run] = []
     for stage in STAGES:
-        rows.append(run(stage))
+        if stage.asked() == "0":
+            continue
+        runs.append(run(stage))
+        page = options.report.read_text(encoding="utf-8") if options.report.exists() else ""
         options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(report(rows, began), encoding="utf-8")  # also if this one is the last that is run
-    return 1 if any(row.passed is False for row in rows) else 0
+        options.report.write_text(report(page, runs[-1]), encoding="utf-8")  # also if this one is the last that is run
+    return 0 if all(run.passed for run in runs) else 1
 
 
 if __name__ == "__main__":
