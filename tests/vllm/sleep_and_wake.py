@@ -32,23 +32,24 @@ def make(setting: Setting) -> Any:
                 seen.append(self._seen("asleep", awake=False))
                 super().wake()
                 seen.append(self._seen("awake", awake=True))
-            seen.append(self._after_a_hasty_nap())
+            seen.append(self._after("hasty", "failover_park", [1]))
+            seen.append(self._after("other weights", "failover_unparked", [False]))
             seen += [self._after_a_wish_to_forget() for _ in range(2)]
             Path(notes).write_text(json.dumps(seen))
 
-        def _after_a_hasty_nap(self) -> dict[str, Any]:
-            """Each rank had time for one block."""
+        def _after(self, when: str, method: str, said: list[Any]) -> dict[str, Any]:
+            """A nap in which the first ranks say this of `method`, and each other one what it would."""
             ask, cached = self._client.collective_rpc, list[int]()
 
-            async def hasty(method: str, *args: Any, **more: Any) -> Any:
-                found = await ask(method, *args, **more)
-                return [1 for _ in found] if method == "failover_park" else found
+            async def one_says(asked: str, *args: Any, **more: Any) -> Any:
+                found = await ask(asked, *args, **more)
+                return [*said, *found[len(said) :]] if asked == method else found
 
-            self._client.collective_rpc = hasty
+            self._client.collective_rpc = one_says
             super().sleep()
-            self._client.collective_rpc = ask
             super().wake()
-            return {"when": "hasty", "long": self._run(self._generate(LONG, cached)), "cached": cached}
+            self._client.collective_rpc = ask
+            return {"when": when, "long": self._run(self._generate(LONG, cached)), "cached": cached}
 
         def _after_a_wish_to_forget(self) -> dict[str, Any]:
             """The cache is empty then, when it sleeps. What it holds after that is to be forgotten, too."""

@@ -21,7 +21,7 @@ def test_sleep_and_wake_keep_addresses_and_answers_and_give_the_memory_back(
     house.start_gms(kind)
     shim = house.shim(kind, "a")
     shim.until("Active", ready=True)
-    *seen, hasty, empty, again = json.loads(notes.read_text())
+    *seen, hasty, other_weights, empty, again = json.loads(notes.read_text())
     for each in (empty, again):
         assert each["forgotten"] and each["cached"] == [0], "a client's wish that the cache be forgotten is one"
     assert [each["when"] for each in seen] == ["started", *["asleep", "awake"] * sleep_and_wake.NAPS]
@@ -40,8 +40,9 @@ def test_sleep_and_wake_keep_addresses_and_answers_and_give_the_memory_back(
     answers = {tuple(each["tokens"]) for each in seen if each["when"] == "awake"}
     assert len(answers) == 1 and len(answers.pop()) == sleep_and_wake.TOKENS
     assert hasty["cached"] == [pair.BLOCK], "what there was no time for is forgotten"
+    assert other_weights["cached"] == [0], "what one rank doesn't vouch for is forgotten by all"
     awake = [each for each in seen if each["when"] == "awake"]
-    assert len({tuple(each["long"]) for each in (*awake, hasty)}) == 1
+    assert len({tuple(each["long"]) for each in (*awake, hasty, other_weights)}) == 1
     full = (len(sleep_and_wake.LONG) - 1) // pair.BLOCK * pair.BLOCK
     assert [each["cached"] for each in awake] == [[0], *[[full]] * (len(awake) - 1)], "its cache slept with it"
     known = {tuple(each["known"]) for each in seen if each["when"] == "awake"}
