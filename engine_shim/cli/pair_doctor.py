@@ -73,7 +73,8 @@ def _of_model(model: ModelShown, directory: Path) -> Iterator[Finding]:
     if not directory.is_dir():
         return
     seen = pair_look.look(directory, "")
-    yield from (one for one in _of_engines(seen, f"{model.name}/") if one.level is Level.FAIL)
+    if model.state is not State.OFF:  # then it has no shim, and is to have none
+        yield from (one for one in _of_engines(seen, f"{model.name}/") if one.level is Level.FAIL)
     if seen.lock is None:
         yield fail(f"lock of {model.name}", seen.lock_why, _way_out(seen.lock_why))
     for alarm in seen.lock["alarms"] if seen.lock else ():

@@ -41,6 +41,9 @@ def test_the_doctor_names_the_part_that_is_stopped_and_the_model_that_fails(hous
     for word, checks in PARTS.items():
         assert stopped(host.part(word)) == checks, word
     assert stopped(host.shim("a")) == {"engine a/a"}
+    host.do("stop", "a")
+    host.until(lambda: host.states().get("a") is State.OFF, "a is off")
+    assert found(house) == {}, "it has no shim, and is to have none"
     host.models["b"] = {"engine": "command", "command": [sys.executable, "-c", "exit(3)", "{port}"], "arguments": []}
     host.write()
     os.kill(host.up.pid, signal.SIGHUP)
