@@ -184,7 +184,7 @@ def told(entry: Entry, seen: ModelOutlook, *, away: bool) -> e.Outlook:
         return e.Outlook(f"{seen.state.value}, as the pool said before it went away")
     turn = f"{_ordinal(seen.turn)} in the queue" if seen.turn else ""
     about = f"about {math.ceil(seen.estimate_ms / 1000)} s" if seen.estimate_ms else ""
-    never = seen.why if seen.estimate_ms is None else ""
+    never = seen.why.removeprefix(f"{turn}: ") if seen.estimate_ms is None else ""
     return e.Outlook(", ".join(filter(None, (seen.state.value, turn, about, never))))
 
 

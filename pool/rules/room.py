@@ -54,6 +54,8 @@ class Blocked:
     why: str
     in_vain: bool = False
     """Nothing that could be wished makes room."""
+    stays: bool = False
+    """Nor will it by itself: what has the room is pinned, or its lock doesn't answer."""
 
 
 def room_for(it: Picture, model: Model, free: Mapping[str, int], closed: set[str], now: float) -> Up | Blocked:
@@ -86,7 +88,10 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         if not short:
             break
     else:
-        return Blocked(math.inf, f"{sizes(short)} are missing", in_vain=True)
+        others = [(one, Wish.SLEEP) for one in awake if when[one.name].least == math.inf and not _stuck(one)]
+        missing, stay = _enough(it, short, others)[1], ", and ".join(filter(None, map(_stuck, awake)))
+        why = f"{sizes(short)} are missing"
+        return Blocked(math.inf, f"{why}: {stay}" if missing and stay else why, True, bool(missing and stay))
     chosen = _needed(it, lacking, chosen)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
@@ -108,6 +113,13 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         return Blocked(math.inf, f"the weights of {', '.join(one.name for one in goes)} {where} first")
     first = bool(goes) or any(one in down for one in ends)
     return Up(model.name, sleep, end, parks_now, drops_now, cost, room_first=first)
+
+
+def _stuck(model: Model) -> str:
+    """Why one that is awake stays so for all others, until a person or its lock server acts; empty: it doesn't."""
+    if model.pinned:
+        return f"{model.name} is pinned"
+    return f"the lock of {model.name} doesn't answer" if model.away else ""
 
 
 def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:

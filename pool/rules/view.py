@@ -96,6 +96,8 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
         takes += model.load_s
     if not isinstance(tried, Blocked):
         return takes
+    if tried.stays:
+        return math.inf
     first = tried.at - now if now < tried.at < math.inf else 0.0
     others = [one.sleep_s for one in it.models.values() if one.state is State.AWAKE]
     if turn > 1:

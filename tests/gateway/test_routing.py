@@ -178,6 +178,10 @@ def test_a_failed_model_is_refused_with_the_reason() -> None:
         (ModelOutlook(state=State.WAKING, estimate_ms=90), "waking, about 1 s"),
         (ModelOutlook(state=State.ASLEEP, turn=12), "asleep, number 12 in the queue"),
         (ModelOutlook(state=State.ASLEEP, why="it takes more than there is"), "asleep, it takes more than there is"),
+        (
+            ModelOutlook(state=State.ASLEEP, turn=1, why="first in the queue: a is pinned"),
+            "asleep, first in the queue, a is pinned",
+        ),
         (AWAKE, "awake"),
     ],
 )

@@ -171,7 +171,21 @@ def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None
     pool = Pool("ab", sizes={"a": 60, "b": 60}, entries={"a": {"pin": True}})
     pool.wakes("a")
     pool.wants("b")
-    assert seen(pool)["b"].why == "first in the queue: 20 bytes of gpu are missing" and seen(pool)["b"].turn == 1
+    assert seen(pool)["b"].why == "first in the queue: 20 bytes of gpu are missing: a is pinned"
+    assert (seen(pool)["b"].turn, seen(pool)["b"].estimate_ms) == (1, None), "none can say when it is unpinned"
+    pool = Pool("abc", sizes={"a": 30, "b": 60, "c": 60}, entries={"a": {"pin": True}})
+    pool.wakes("a")
+    pool.wants("b")
+    pool.lock("b", resting=False, held=True)  # it wakes, and can't be put to sleep before it has
+    pool.wants("c")
+    assert seen(pool)["c"].why.endswith("50 bytes of gpu are missing"), "it isn't the pinned one that is in the way"
+    assert seen(pool)["c"].estimate_ms is not None
+    pool = Pool("ab", sizes=dict.fromkeys("ab", 60))
+    pool.awake("a")
+    pool.lock("a", away=True)
+    pool.wants("b")
+    assert seen(pool)["b"].why == "first in the queue: 20 bytes of gpu are missing: the lock of a doesn't answer"
+    assert seen(pool)["b"].estimate_ms is None
 
 
 def test_a_model_without_an_engine_says_so() -> None:
