@@ -9,9 +9,10 @@ import sys
 
 from engine_shim.cli import command_settings
 from engine_shim.rules.events import Config, Restart
-from engine_shim.shell.shim import CannotStart, Options, Shim, command
+from engine_shim.shell.shim import Options, Shim, command
 from sidecar.kernel import io_uring, process_setup
 from sidecar.kernel.durable import AlreadyLocked
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.settings import Parser, host_port

@@ -38,6 +38,7 @@ from sidecar.kernel.port_owner import way_out
 from sidecar.kernel.processes import Processes
 from sidecar.machine.loop import Inbox
 from sidecar.machine.shell import Shell
+from sidecar.terminal.cannot_start import CannotStart, unusable
 from sidecar.terminal.logs import Log
 from sidecar.terminal.names import incarnation_name
 from sidecar.wire.connections import Connections, Protocol
@@ -51,10 +52,6 @@ LOOK_S = 1.0
 """How often the shim looks whether its own files are still there."""
 ASK_EVERY_LOOKS = 10
 """How often it asks its counterparts what they take, unless they are others by now."""
-
-
-class CannotStart(Exception):
-    """Something that a person can put right."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +93,7 @@ class Shim(Shell):
         try:
             self._files = OwnFiles(options.run_dir, engine_id, self.connections.listen)
         except OSError as error:
-            raise CannotStart(
-                f"{directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
-            ) from None
+            raise unusable(directory, error) from None
         self._members: dict[int, _Member] = {}
         """By connection."""
         self._main = 0

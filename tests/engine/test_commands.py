@@ -164,7 +164,7 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
     ("words", "expected"),
     [
         (("--probe", "nowhere.invalid:0"), "the probes can't listen on nowhere.invalid:0: "),
-        (("--run-dir", "/etc/hostname"), "/etc/hostname/engine can't be used: Not a directory"),
+        (("--run-dir", "/etc/hostname"), "/etc/hostname/engine can't be used: Not a directory; something on the way"),
     ],
 )
 def test_what_the_machine_refuses_the_shim_is_said_in_a_line(words: tuple[str, ...], expected: str) -> None:
