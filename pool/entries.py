@@ -123,6 +123,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         str,
         Meta(description="a directory for its weights: they are read from there, and saved there where there are none"),
     ] = ""
+    kv_parked: Annotated[
+        Size,
+        Meta(description="how much host memory its KV cache may take while it sleeps, such as 1GiB, so that an answer "
+             "goes on without reading its context again; empty: none, it is dropped"),
+    ] = ""  # fmt: skip
     drain_s: Annotated[
         DrainSeconds | None,
         Meta(description="how long answers may go on before a swap pauses them; empty: as of the file"),

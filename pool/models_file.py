@@ -433,6 +433,8 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
             yield f"GMS has the KV cache of {other.name} under such a name; give it another, and this as an alias"
         if shares and (differs := [what for what in _OF_WEIGHTS if getattr(other, what) != getattr(entry, what)]):
             yield f"weights: {other.name} has them, too, and they can't be the same with other {' and '.join(differs)}"
+    if entry.kv_parked and entry.command:
+        yield "kv_parked: a command has no KV cache that could be parked"
     if entry.weights and entry.command:
         yield "weights: a command has none that others could have"
     if file.devices:
@@ -443,10 +445,13 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
 
 
 def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
+    field = "kv_parked"
     try:
+        size(entry.kv_parked or 0)
+        field = "memory"
         needs = model_rules(entry, file.devices).bytes
     except BadValue as error:
-        yield f"memory: {error}"
+        yield f"{field}: {error}"
         return
     for device, need in needs.items() if _is_known(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)

@@ -113,11 +113,12 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
         how = ("--probe", "127.0.0.1:0", "--drain-s", f"{options.drain_s:g}", "--room-timeout-s", f"{room_s:g}")
         named = ("--weights", entry.weights) if entry.weights else ()
         snapshot = ("--snapshot", entry.snapshot) if entry.snapshot else ()
+        parked = ("--kv", "keep", "--kv-parked", str(entry.kv_parked)) if entry.kv_parked else ()
         needs = ",".join(f"{device}={most}" for device, most in model_rules(entry, devices).bytes.items())
         health = ("--health", entry.health, "--needs", needs) if entry.command else ()
         called = (CALLED[entry.engine], entry.name) if entry.engine in CALLED else ()
         own = entry.command or (*entry.arguments, *called)
-        words = (*who, *place, *how, *named, *snapshot, *health, "--", *own)
+        words = (*who, *place, *how, *named, *snapshot, *parked, *health, "--", *own)
         its = {**environment, **entry.environment, **told}
         found.append(Child(name, ("engine_shim", *words), its, _kept(options)))
     return found

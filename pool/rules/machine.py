@@ -199,7 +199,7 @@ class Machine:
             self.context.changed = True
             if demand.busy and not before.busy and model.used_at > -math.inf:
                 model.gap_s = averaged(model.gap_s, now - model.used_at)
-            if demand.busy or before.busy or demand.served != before.served:
+            if demand.busy or before.busy or demand.served > before.served:
                 model.used_at = now
             model.pauses += max(demand.paused - before.paused, 0)
             if demand.keep_alive_s is not None:

@@ -334,7 +334,7 @@ def runs_as(entry: Entry) -> str:
     """
     loads = _unusual(entry, "engine", "environment", "devices")
     loads["of_weights"] = of_weights(entry.engine, entry.arguments)
-    rest = _unusual(entry, "arguments", "command", "health", "standby", "weights", "snapshot")
+    rest = _unusual(entry, "arguments", "command", "health", "standby", "weights", "snapshot", "kv_parked")
     rest |= _unusual(entry, "memory") if entry.command else {}
     packed = (msgspec.msgpack.encode(said, order="deterministic") for said in (loads, rest))
     return ".".join(hashlib.sha256(each).hexdigest()[:16] for each in packed)

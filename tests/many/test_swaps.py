@@ -62,7 +62,7 @@ def test_a_kv_cache_that_is_to_be_kept_is_in_no_other_models_way_and_comes_back(
     """It stayed in the device, and for the others there was no room again: now it sleeps in host memory."""
     many = models("ab")
     for name, parked in (("a", "1GiB"), ("b", "0")):
-        many[name]["environment"] = {"FAILOVER_KV": "keep", "FAILOVER_KV_PARKED": parked}
+        many[name]["kv_parked"] = parked
     host = Host(house, many, capacity="160MiB").ready()
     asked = [host.stream(name, "Once upon a time " * 8) for name in "ab"]
     like = known(host, asked)
@@ -76,7 +76,7 @@ def test_a_kv_cache_that_is_to_be_kept_is_in_no_other_models_way_and_comes_back(
 @pytest.mark.parametrize("standby", [False, True])
 def test_the_door_is_told_of_a_kept_cache_unless_a_standby_has_served_since(house: House, standby: bool) -> None:
     """Two engines of one model take turns, and what either parked is from before the other's."""
-    host = Host(house, models("ab", environment={"FAILOVER_KV": "keep"}, standby=standby), capacity="200MiB").ready()
+    host = Host(house, models("ab", kv_parked="1GiB", standby=standby), capacity="200MiB").ready()
     for name in "abababa":
         host.answered(host.run([host.stream(name, "Once upon a time " * 8)]))
     holder = host.holder("a")

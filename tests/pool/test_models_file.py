@@ -69,6 +69,8 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: command}}", "a: engine: command needs command: with the program"),
         ("models: {a: {engine: reference, command: [sh, '{port}']}}", "a: command: it has one, and its engine is reference"),
         ("models: {a: {engine: command, command: [sh, '{port}'], standby: true}}", "a: standby: a command has no second engine"),
+        ("models: {a: {engine: command, command: [sh, '{port}'], kv_parked: 1GiB}}", "a: kv_parked: a command has no KV cache that could be parked"),
+        ("models: {a: {engine: reference, kv_parked: 64MeB}}", "a: kv_parked: '64MeB' is no size"),
         ("models: {a: {}}", "a: arguments: the first is the model that vLLM is to serve"),
         ("models: {a: {engine: reference, memory: 9GiB}}", "a: memory: it takes 9 GiB of host:0, which has 8 GiB for models: it can never be awake"),
         ("models: {a: {engine: reference, memory: 9gb}}", "a: memory: '9gb' is no size (is 9GiB meant?)"),

@@ -130,6 +130,8 @@ def test_a_model_is_used_as_long_as_it_has_requests_and_when_one_was_answered_in
     pool.now += 5
     pool.door(a=ModelDemand(served=1, keep_alive_s=3.0))
     assert model(pool).used_at == pool.now - 5, "that is no use of it"
+    pool.door(a=ModelDemand())
+    assert model(pool).used_at == pool.now - 5, "nor is another door, which counts from 0"
 
 
 def test_how_soon_the_next_request_comes_is_measured_from_the_end_of_the_last_one() -> None:

@@ -26,7 +26,7 @@ DEVICES = ["host:0", "host:1"]
 RANKS = {"one": 1, "two": 2, "three": 1}
 PROMPTS = ("the other one is awake", "one engine sleeps while the other one is awake, " * 6)
 """The second fills blocks: what a sleep loses may not be found in a prefix cache after it."""
-KV = {"one": "drop", "two": "keep", "three": "keep"}
+PARKED = {"one": "", "two": "1GiB", "three": "1GiB"}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def host(house: House, tmp_path: Path) -> Host:
         return {
             "engine": "vllm",
             "arguments": words,
-            "environment": {"FAILOVER_KV": KV[name]},
+            "kv_parked": PARKED[name],
             "devices": devices,
             "memory": dict.fromkeys(devices, pair.KV_BYTES),
         }
@@ -98,7 +98,7 @@ def test_three_models_take_turns_in_the_middle_of_answers_and_each_has_its_own_t
     parked = {
         name for name, why in re.findall(r"^(\w+) .* kv adopted=[1-9]\d* dropped=0 why=(none)$", host.up.said(), re.M)
     }
-    assert parked == {name for name, how in KV.items() if how == "keep"}, "their KV caches slept with them"
+    assert parked == {name for name, most in PARKED.items() if most}, "their KV caches slept with them"
     print(sum(one.swaps for one in shown) - begun, "swaps,", sum(one.pauses for one in shown), "pauses", counted[-1])
     assert sum(one.failures for one in shown) == 0 and all(one.pauses for one in shown), shown
     (descriptors, memory), (then, memory_then) = ((sum(it.descriptors.values()), it.memory) for it in counted[::-1])
