@@ -158,12 +158,13 @@ class Kube:
                     if not listed:
                         yield "LISTED", {}
                     listed = True
+                began = time.monotonic()
                 async for kind, value in self._watch(path, version):
                     version, pause_s = str(value["metadata"]["resourceVersion"]), _PAUSE_S
                     if kind != "BOOKMARK":
                         (known.discard if kind == "DELETED" else known.add)(value["metadata"]["uid"])
                         yield kind, value
-                pause_s = _PAUSE_S
+                pause_s = _PAUSE_S if time.monotonic() > began + _PAUSE_MOST_S else pause_s
             except (Refused, Unanswered) as error:
                 if isinstance(error, Refused) and error.code == 410:
                     version = ""

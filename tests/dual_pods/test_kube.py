@@ -98,6 +98,12 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
     assert says in "".join(it.troubles.values()) and took_s > 3 * kube._PAUSE_S / 2
 
 
+def test_watches_that_end_at_once_and_say_nothing_are_begun_more_and_more_seldom() -> None:
+    """Where what is between ends each: it was asked ten times a second for ever."""
+    _, took_s = _follow(LIST, _says(200, b""), 6)
+    assert took_s > (1 + 2 + 4 + 8) * kube._PAUSE_S / 2
+
+
 @pytest.mark.parametrize(
     ("body", "no"),
     [
