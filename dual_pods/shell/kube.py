@@ -44,10 +44,9 @@ class Refused(Exception):
 def _refused(status: int, body: bytes) -> Refused:
     try:
         said = reading.decoded(body, Object)
-    except reading.BadAnswer:
-        said = {}
-        if words := " ".join(body[:300].decode("utf-8", "replace").split()):  # what is between may say a page
-            said = {"message": f"the API server says {status}: {words}"}
+    except reading.BadAnswer:  # what is between may say a page
+        words = " ".join(body[:300].decode("utf-8", "replace").split())
+        said = {"message": f"the API server says {status}: {words}".removesuffix(": ")}
     return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
 
 
