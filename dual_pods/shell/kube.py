@@ -29,7 +29,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REQUEST_S = 10.0
 WATCH_S, SILENT_S = 300, 150
-_PAGE = 200
+_PAGE = 24  # each may have 1.5 MiB, and an answer 64
 _PAUSE_S, _PAUSE_MOST_S = 0.1, 5.0
 
 
