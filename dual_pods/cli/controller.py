@@ -126,8 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lease = Lease(kube, namespace, options.lease, f"{socket.gethostname()}_{os.getpid()}", options.lease_s, log)
     every_s = max(options.measured_after_s / 2, 1.0)
     prometheus = Prometheus(options.prometheus, every_s) if options.prometheus else None
-    more = Options(namespace, settings, key, options.owner, prometheus=prometheus)
-    controller = Controller(kube, lease, more, log)
+    controller = Controller(kube, lease, Options(namespace, settings, key, options.owner, prometheus), log)
 
     async def serve() -> int:
         try:

@@ -118,8 +118,9 @@ class Machine:
             self._forget(self.places[was_at], pod.uid)
         self._where[pod.uid] = pod.node
         place, touched = self.place(pod.node), [was_at, pod.node]
-        if isinstance(pod, Requester):
-            place.requesters[pod.uid] = pod
+        if isinstance(pod, Requester):  # one that is new was made now, whatever the API server's clock says since
+            made = before.created if isinstance(before, Requester) else now if self.listed else min(pod.created, now)
+            place.requesters[pod.uid] = replace(pod, created=made)
             if pod.ready:
                 place.unready_since.pop(pod.uid, None)
             else:

@@ -153,7 +153,8 @@ class Plan:
         if requester.ask is None:
             raise BadPatch(requester.wrong)
         if not requester.running or not requester.ip:
-            return Phase.STARTING, requester.why or f"its container {names.CONTAINER} doesn't run yet"
+            says = f"its container {names.CONTAINER} doesn't run yet: {requester.why}"
+            return Phase.STARTING, says.removesuffix(": ")
         if requester.uid not in self.place.accelerators:
             why = self._do_for(requester, Query(requester))
             return Phase.ASKING, why or "it hasn't said yet which accelerators it has"

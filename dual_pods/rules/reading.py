@@ -50,7 +50,20 @@ def _of_any(pod: Object) -> dict[str, Any]:
     marks = {key: value for key, value in both.items() if key.startswith((names.PREFIX, names.OLD_PREFIX))}
     its = {"uid": meta["uid"], "name": meta["name"], "namespace": meta["namespace"], "version": meta["resourceVersion"]}
     restarts = sum(c.get("restartCount", 0) for c in _own(status))
-    return {**its, "ip": status.get("podIP") or "", "marks": marks, "restarts": restarts}
+    return {**its, "ip": status.get("podIP") or "", "marks": marks, "restarts": restarts, "why": _why(status)}
+
+
+def _why(status: Object) -> str:
+    """Why it doesn't run: kubelet's words, or the scheduler's."""
+    first = [(c.get("name"), c.get("state") or {}) for c in status.get("initContainerStatuses") or ()]
+    every = [*(c.get("state") or {} for c in status.get("containerStatuses") or ()), *(state for _, state in first)]
+    waiting = [w for w in (s.get("waiting") or {} for s in every) if w.get("reason", _MAKING[0]) not in _MAKING]
+    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in (status, *waiting) if w.get("reason")]
+    if status.get("phase") == "Pending":
+        words += [f"its init container {name} hasn't ended" for name, state in first if "running" in state]
+    placed = _condition(status, "PodScheduled")
+    words += [f"no node was found for it: {placed.get('message', '')}"] if placed.get("status") == "False" else []
+    return "; ".join(words)[:500]
 
 
 def _own(status: Object, name: str = names.CONTAINER) -> list[Object]:
@@ -68,7 +81,6 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     annotations = meta["annotations"]
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
-    placed = _condition(status, "PodScheduled")
     wanted, wrong, port = None, "", names.ADMIN_PORT
     try:
         if names.said(annotations, names.SERVER_PATCH) is None:
@@ -91,7 +103,6 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         wrong=wrong,
         admin_port=port,
         old=any(key.startswith(names.OLD_PREFIX) for key in annotations),
-        why=f"no node was found for it: {placed.get('message', '')}" if placed.get("status") == "False" else "",
         created=timestamp(meta["creationTimestamp"]),
     )
 
@@ -109,18 +120,11 @@ def server(pod: Object) -> Server:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     its = _of_any(pod)
     marks = its["marks"]
-    states = [c.get("state") or {} for c in status.get("containerStatuses") or ()]
-    first = [(c.get("name"), c.get("state") or {}) for c in status.get("initContainerStatuses") or ()]
-    every = [*states, *(state for _, state in first)]
+    kinds = "containerStatuses", "initContainerStatuses"
+    every = [c.get("state") or {} for kind in kinds for c in status.get(kind) or ()]
     leaving = "deletionTimestamp" in meta
     # While it isn't leaving, a container that has terminated is about to be started again.
-    terminated = bool(states) and all("terminated" in state for state in every)
-    waiting = [w for w in (s.get("waiting") or {} for s in every) if w.get("reason", _MAKING[0]) not in _MAKING]
-    words = [f"{w['reason']} {w.get('message', '')}".strip() for w in (status, *waiting) if w.get("reason")]
-    if status.get("phase") == "Pending":
-        words += [f"its init container {name} hasn't ended" for name, state in first if "running" in state]
-    placed = _condition(status, "PodScheduled")
-    words += [placed.get("message", "")] if placed.get("reason") == "Unschedulable" else []
+    terminated = bool(status.get(kinds[0])) and all("terminated" in state for state in every)
     ended = status.get("phase") in _OVER or (leaving and (terminated or not spec.get("nodeName")))
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
@@ -136,7 +140,6 @@ def server(pod: Object) -> Server:
         running=not ended and _runs(status, container["name"]),
         leaving=leaving,
         ended=ended,
-        why="; ".join(words)[:500],
         gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),
         held=names.FINALIZER in (meta.get("finalizers") or ()),
         port=port,

@@ -29,7 +29,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REQUEST_S = 10.0
 WATCH_S, SILENT_S = 300, 150
-_PAGE = 200
+_PAGE = 24  # each may have 1.5 MiB, and an answer 64
 _PAUSE_S, _PAUSE_MOST_S = 0.1, 5.0
 
 
@@ -44,10 +44,9 @@ class Refused(Exception):
 def _refused(status: int, body: bytes) -> Refused:
     try:
         said = reading.decoded(body, Object)
-    except reading.BadAnswer:
-        said = {}
-        if words := " ".join(body[:300].decode("utf-8", "replace").split()):  # what is between may say a page
-            said = {"message": f"the API server says {status}: {words}"}
+    except reading.BadAnswer:  # what is between may say a page
+        words = " ".join(body[:300].decode("utf-8", "replace").split())
+        said = {"message": f"the API server says {status}: {words}".removesuffix(": ")}
     return Refused(status, said.get("reason", ""), said.get("message") or f"the API server says {status}")
 
 
@@ -158,12 +157,13 @@ class Kube:
                     if not listed:
                         yield "LISTED", {}
                     listed = True
+                began = time.monotonic()
                 async for kind, value in self._watch(path, version):
                     version, pause_s = str(value["metadata"]["resourceVersion"]), _PAUSE_S
                     if kind != "BOOKMARK":
                         (known.discard if kind == "DELETED" else known.add)(value["metadata"]["uid"])
                         yield kind, value
-                pause_s = _PAUSE_S
+                pause_s = _PAUSE_S if time.monotonic() > began + _PAUSE_MOST_S else pause_s
             except (Refused, Unanswered) as error:
                 if isinstance(error, Refused) and error.code == 410:
                     version = ""

@@ -192,8 +192,8 @@ class Requester:
         self._relayed[relayed] = None
         if len(self._relayed) > RELAYS_MOST:
             self._let_a_silent_one_go()
-        with contextlib.closing(writer):
-            try:
+        try:
+            with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
                 if target is not None and target.host and len(self._relayed) <= RELAYS_MOST:
                     async with asyncio.timeout(CONNECT_S):
                         far_reader, far_writer = await asyncio.open_connection(target.host, target.port or port)
@@ -201,10 +201,8 @@ class Requester:
                         relayed.up = asyncio.create_task(_pump(reader, far_writer, lambda: relayed.moved(True)))
                         down = _pump(far_reader, writer, lambda: relayed.moved(False))
                         await asyncio.gather(relayed.up, down, return_exceptions=True)
-            except (OSError, TimeoutError, asyncio.CancelledError):
-                pass
-            finally:
-                self._relayed.pop(relayed, None)
+        finally:
+            self._relayed.pop(relayed, None)
 
     def _let_a_silent_one_go(self) -> None:
         """Engines that know no bound for a first word would keep it, and other clients out, for ever."""

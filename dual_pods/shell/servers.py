@@ -75,8 +75,7 @@ class Servers:
 
     def _anew(self, server: Server) -> None:
         """What it said before counts no more."""
-        where = server.ip, server.port
-        if self._watches.get(server.uid, (None,))[0] == where:
+        if self._watches.get(server.uid, (None,))[0] == (server.ip, server.port):
             self.gone(server.uid)
             self._tell(e.Tells(server.uid, None))
             self.seen(server)
@@ -151,12 +150,11 @@ class Servers:
         if not order.server.pool:
             path = "/wake_up" if what == "wake" else "/sleep?level=1"
             await self._ask("POST", at(path), timeout_s=WAKE_S)
-        elif what == "launch":
-            await self._ask("POST", at(_MODELS), order.entry, self._key)
         elif what == "delete":
             await self._ask("DELETE", at(model), key=self._key)
         else:
-            await self._ask("POST", at(f"{model}/{what}"), key=self._key)
+            path, entry = (_MODELS, order.entry) if what == "launch" else (f"{model}/{what}", None)
+            await self._ask("POST", at(path), entry, self._key)
 
     async def accelerators(self, requester: Requester) -> tuple[str, ...]:
         return reading.accelerators(await self._ask("GET", _admin(requester, "/v1/dual-pods/accelerators")))

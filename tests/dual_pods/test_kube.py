@@ -98,6 +98,12 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
     assert says in "".join(it.troubles.values()) and took_s > 3 * kube._PAUSE_S / 2
 
 
+def test_watches_that_end_at_once_and_say_nothing_are_begun_more_and_more_seldom() -> None:
+    """Where what is between ends each: it was asked ten times a second for ever."""
+    _, took_s = _follow(LIST, _says(200, b""), 6)
+    assert took_s > (1 + 2 + 4 + 8) * kube._PAUSE_S / 2
+
+
 @pytest.mark.parametrize(
     ("body", "no"),
     [
@@ -112,6 +118,24 @@ def test_a_watch_that_ends_at_once_whatever_it_says_is_begun_again_after_a_pause
 def test_a_list_that_is_none_is_asked_for_again(body: bytes, no: str) -> None:
     it, _ = _follow(_says(200, body), _says(200, b""), 3)
     assert f"what is no {no}" in it.troubles["/api/v1/pods"]
+
+
+def test_a_page_of_objects_as_large_as_there_may_be_is_read() -> None:
+    """A hundred pods with annotations and variables of 700 KiB made the controller blind for ever."""
+    item = {"metadata": {"uid": "u", "resourceVersion": "4", "annotations": {"x": "y" * (3 << 19)}}}
+    page = json.dumps({**json.loads(PODS), "items": [item] * kube._PAGE}).encode()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(page) + page)
+        writer.close()
+
+    async def run() -> list[int]:
+        async with await asyncio.start_server(answers, "127.0.0.1", 0) as server:
+            it = Kube(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: "", "test")
+            return [len(items) async for items, _ in it._pages("/api/v1/pods")]
+
+    assert asyncio.run(run()) == [kube._PAGE]
 
 
 def test_a_deletion_may_be_answered_with_a_word_and_no_object(monkeypatch: pytest.MonkeyPatch) -> None:

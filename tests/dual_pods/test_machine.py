@@ -56,7 +56,7 @@ def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -
     waits = replace(REQUESTER, node="", running=False, why="no node was found for it")
     it = _machine(waits, POOL)
     it.feed(e.Gone("uid-n"), 1.0)
-    assert set(it.places) == {"", "n"} and it.waits["r"][1] == "no node was found for it"
+    assert set(it.places) == {"", "n"} and it.waits["r"][1].endswith("no node was found for it")
     it.feed(replace(waits, node="n", version="6"), 2.0)
     assert set(it.places) == {"n"} and set(it.places["n"].requesters) == {"r"}, "it was placed"
 
@@ -302,3 +302,15 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     assert phase(it) is Phase.READY, "and it has as long again"
     it.feed(e.Look(), 5600.0)
     assert phase(it) is Phase.WAKING
+
+
+@pytest.mark.parametrize("set_by", [-3600.0, 3600.0])
+def test_one_that_comes_once_the_api_server_s_clock_was_set_is_late_after_its_bound(set_by: float) -> None:
+    it = _machine()
+
+    def late(now: float) -> bool:
+        return any(isinstance(effect, e.Say) and effect.reason == "Late" for effect in it.feed(e.Look(), now))
+
+    it.feed(replace(REQUESTER, running=False, created=100.0 + set_by), 100.0)
+    it.feed(replace(REQUESTER, running=False, created=100.0 + set_by, version="6"), 300.0)
+    assert not late(699.0) and it.look_at == 700.0 and late(700.0)

@@ -81,7 +81,7 @@ def _waits(plan: Plan, phase: Phase, says: str) -> bool:
     ("requester", "says"),
     [
         (replace(REQUESTER, running=False), "its container inference-server doesn't run yet"),
-        (replace(REQUESTER, running=False, why="no image"), "no image"),
+        (replace(REQUESTER, running=False, why="no image"), "its container inference-server doesn't run yet: no image"),
         (replace(REQUESTER, ip=""), "doesn't run yet"),
     ],
 )

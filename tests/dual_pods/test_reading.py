@@ -126,7 +126,8 @@ def test_a_server_pod_runs_when_its_engine_does_whatever_is_beside_it(status: Ob
     assert _server(status).running == running
 
 
-def test_why_a_server_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> None:
+def test_why_a_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> None:
+    assert _requester(_pod(status={"containerStatuses": [{"state": PULLS}]})).why == "ErrImagePull no such image"
     making = {"waiting": {"reason": "ContainerCreating"}}
     both = {"containerStatuses": [{"state": making}, {"state": PULLS}, {"state": {}}]}
     assert _server(both).why == "ErrImagePull no such image"
@@ -138,9 +139,8 @@ def test_why_a_server_pod_doesn_t_run_is_kubelet_s_word_or_the_scheduler_s() -> 
     assert _server({"phase": "Failed", "reason": "Evicted", "message": "memory"}).why == "Evicted memory"
     beside = {**RUNS, "name": "beside", "restartCount": 5}
     assert _server({"containerStatuses": [beside, RUNS]}).restarts == 2, "the engine's own"
-    for reason, why in (("Unschedulable", "0/3 nodes"), ("SchedulingGated", "")):
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes"}
-        assert _server({"conditions": [condition]}).why == why
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
+    assert _server({"conditions": [condition]}).why == "no node was found for it: 0/3 nodes"
 
 
 def test_a_server_pod_is_where_it_was_made_for_else_where_it_was_placed() -> None:

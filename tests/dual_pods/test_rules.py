@@ -350,7 +350,7 @@ def test_a_requester_without_a_node_is_in_no_other_s_way(mode: Mode) -> None:
     uid = it.request("a", "n", ("n-0",), "qwen")
     it.feed(replace(it.pods[uid].fact, uid="x", name="x", node="", why="no node was found for it"))
     it.run(60)
-    assert it.machine.waits["x"][1] == "no node was found for it"
+    assert it.machine.waits["x"][1].endswith("no node was found for it")
     [server] = it.servers()
     it.delete_server(server.uid)
     it.run(180)
