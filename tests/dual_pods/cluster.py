@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from dual_pods.rules import names
+from sidecar.kernel import host_usage
 from tests.api_server.server import ApiServer
 from tests.support.processes import ROOT
 from tests.support.waiting import until
@@ -241,8 +242,9 @@ class Cluster:
             if pod["spec"]["containers"][0]["image"] == FMA:
                 command = ["-m", "tests.dual_pods.fma_requester", ip, gpus]
         log = (self.directory / f"{name}.log").open("ab")
-        keys = {"FAILOVER_ADMIN_KEYS": str(self.directory / "keys")} if self.real_pools else {}
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, env=os.environ | keys)
+        its = {host_usage.ENVIRONMENT: str(self.directory / "devices")}
+        its |= {"FAILOVER_ADMIN_KEYS": str(self.directory / "keys")} if self.real_pools else {}
+        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, env=os.environ | its)
         self.running[uid] = Running(process, ip, name)
         restarts = 0 if known is None else pod["status"]["containerStatuses"][0].get("restartCount", 0) + 1
         self._status(pod, "Running", {"running": {}}, ready=self._is_server(pod), ip=ip, restarts=restarts)
