@@ -210,7 +210,7 @@ class Work:
         by = self._by.get(requester.uid, "")
         if requester.ready and by != "ready":
             if by:
-                self.ready_s.append((by, self.now() - requester.created))
+                self.ready_s.append((by, max(self.now() - requester.created, 0.0)))
             self._by[requester.uid] = "ready"
 
     async def _measure(self, prometheus: Prometheus) -> None:
