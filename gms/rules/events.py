@@ -70,7 +70,7 @@ class Started(Event, frozen=True):
     must not make a server that knows of nothing.
     """
     generation_floor: int = 0
-    """Generations begin above it, so that they grow even where the file was lost."""
+    """Generations begin above it (`numbers_begin`), so that none comes again even where the file was lost."""
     owners: tuple["FoundOwner", ...] = ()
     """What has become of the owners of pools, by the file."""
 

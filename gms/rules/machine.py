@@ -60,7 +60,7 @@ from gms.rules.record import Record
 from gms.rules.region import Device, Region
 from gms.rules.sessions import Client
 from gms.rules.shared import SharedRegion
-from gms.rules.weights import BrokenRule, Slab
+from gms.rules.weights import BrokenRule, Slab, begin_above
 from sidecar.machine.context import rfc3339
 from sidecar.machine.plan import Circle
 
@@ -156,7 +156,8 @@ class Machine:
         self.conclusions.started = True
         record, device, context = event.record, self.device, self.context
         device.file.says = record
-        device.generations.newest = max(event.generation_floor, record.given if record is not None else 0)
+        floor = event.generation_floor
+        device.generations.newest = begin_above(record.given, floor) if record is not None else floor
         same_boot = record is not None and record.boot_id == self.config.boot_id
         device.unreadable = event.unreadable or (record.unreadable if record is not None and same_boot else "")
         if device.unreadable:

@@ -56,6 +56,21 @@ class BrokenRule(Exception):
     """A step that no rule allows. It was not taken; there is a mistake in this program."""
 
 
+_A_SECOND = 1 << 20
+
+
+def numbers_begin(wall_s: float, incarnation: str) -> int:
+    """Where a server's numbers of memory begin: at a place of its own in this second."""
+    return int(wall_s) * _A_SECOND + int(incarnation[:5], 16)
+
+
+def begin_above(given: int, begin: int) -> int:
+    """What a file says was given may be an older file's, so its own second isn't gone on with: another server may have,
+    and the clock may be back where it was then. Two have the same place in a second by one chance in 2^20.
+    """
+    return max(begin // _A_SECOND, given // _A_SECOND + 1) * _A_SECOND + begin % _A_SECOND
+
+
 class Generations:
     """Numbers of memory: a layout's or a pool's, one device's all together."""
 

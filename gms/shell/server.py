@@ -21,6 +21,7 @@ from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.machine import Machine
+from gms.rules.weights import numbers_begin
 from gms.shell import rundir, tables
 from gms.shell.settings import Options
 from sidecar.kernel import io_uring, peers
@@ -107,7 +108,7 @@ class Server(Shell):
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def _read_what_was_left(self) -> e.Started:
-        floor = int(time.time() * 1000)  # it grows across reboots, faster than numbers do
+        floor = numbers_begin(time.time(), self.machine.config.server_incarnation)
         try:
             data = self.file.read()
             if data is None:

@@ -16,6 +16,7 @@ from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.client_machine import ClientMachine, Link
 from gms.rules.machine import Machine
+from gms.rules.weights import numbers_begin
 from sidecar.machine.reconnect import Reconnect
 from tests.sim.openfiles import Allocation, Connection
 from tests.sim.process import Process
@@ -70,7 +71,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         process.on_readable(process.listen(SOCKET), self._on_connect)
 
     def _read_what_was_left(self) -> e.Started:
-        floor = int(self.kernel.wall_time_s * 1000)
+        floor = numbers_begin(self.kernel.wall_time_s, self.incarnation)
         try:
             file = record.decode(self.process.read_file(FILE))
         except FileNotFoundError:

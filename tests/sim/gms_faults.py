@@ -127,7 +127,6 @@ class GmsFaults:
     def _jump_the_clock(self) -> None:
         self.world.note_fault("the clock jumps")
         seconds = self.rng.choice((-1, 1)) * self.rng.random() * 1e6
-        self.world.clock_went_back = self.world.clock_went_back or seconds < 0
         self.kernel.jump_wall_clock(seconds)
 
     def _take_memory(self) -> None:
@@ -153,7 +152,7 @@ class GmsFaults:
             return
         self.world.blind = self.world.blind or how == "unlink"
         if self.world.on_disk() != before:
-            self.world.spoiled = self.world.was_spoiled = True
+            self.world.spoiled = True
             self.world.last_given = 0
             if self.world.pair is not None:
                 self.world.pair.spoiled = True

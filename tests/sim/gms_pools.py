@@ -115,7 +115,7 @@ class PoolEngine:
         slabs, world = self.client.kept.get(owned.generation, {}), self.pair.world
         self.claims, self.asked_at = False, -1.0
         found = [memory(self.process, slabs[number]) for number in sorted(slabs)]
-        if len(found) != len(owned.shape.sizes) + 1 and not world.numbers_repeat:
+        if len(found) != len(owned.shape.sizes) + 1:
             world.fail(f"{self.process} owns memory {owned.generation}, and has {len(found)} parts of it")
         self.writes = frozenset(part for part in found if part is not None)
         self.mapped = [self.process.map(fd, dont_fork=True) for fd in slabs.values()]

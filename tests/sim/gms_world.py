@@ -6,8 +6,8 @@ what must hold.
  2. A committed layout is lost only to a writer that was let in, to a replacement, or when no process has it. No
     process that wasn't stopped and has the memory is told that it is stale for another reason.
  3. What is handed back, and what a reader gets, is the very memory of the layout with that number.
- 4. Numbers only grow, and no two writers get the same, also where the file was lost or an older one is there again
-    (unless the clock on the wall went back, too).
+ 4. Numbers only grow, and no two writers get the same, also where the file was lost, or an older one is there again,
+    and the clock on the wall went back.
  5. First on disk, then told: what is acknowledged as committed stands in the file.
  6. No process is let in to write that is dead already.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
@@ -89,9 +89,6 @@ class GmsWorld(Schedule[SimGms]):
         self.last_given = 0
         self.given: set[int] = set()
         """Every generation that any writer was let in with."""
-        self.was_spoiled = False
-        """The file was, at any time."""
-        self.clock_went_back = False
         self.older: list[bytes] = []
         """What the file said before: backups."""
         self.spoiled = False
@@ -188,11 +185,6 @@ class GmsWorld(Schedule[SimGms]):
                 self._file = None
         return self._file
 
-    @property
-    def numbers_repeat(self) -> bool:
-        """An older file, or none, *and* an older clock: what is kept may be another memory of the same number."""
-        return self.was_spoiled and self.clock_went_back
-
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
         new = self.on_disk()
         if old is not None and new != old:
@@ -249,10 +241,9 @@ class GmsWorld(Schedule[SimGms]):
                 self.fail("a client is let in to write whose connection has ended")
             if message.generation <= self.last_given and not self.spoiled:
                 self.fail(f"number {message.generation} is given after {self.last_given}")
-            if message.generation in self.given and not self.numbers_repeat:
+            if message.generation in self.given:
                 self.fail(f"number {message.generation} is given twice")
             self.given.add(message.generation)
-            self.over_since.pop(message.generation, None)  # an older file and an older clock: it is another layout
             if disk is None or disk.given < message.generation:
                 self.fail(f"number {message.generation} is given, and the file says {disk}")
             self.last_given = max(self.last_given, message.generation)
@@ -261,11 +252,11 @@ class GmsWorld(Schedule[SimGms]):
 
     def told_stale(self, engine: Engine, stale: c.Stale) -> None:
         lost = stale.generation in self.over_since
-        if not lost and not self.spoiled and not self.numbers_repeat and not engine.was_stopped:
+        if not lost and not self.spoiled and not engine.was_stopped:
             self.fail(f"{engine.process} is told that layout {stale.generation} is stale, and it is not: {stale.why}")
 
     def reading(self, engine: Engine, generation: int, slabs: list[Allocation | None]) -> None:
-        if slabs != self.layouts.get(generation) and not self.numbers_repeat:
+        if slabs != self.layouts.get(generation):
             self.fail(f"{engine.process} reads other memory than that of layout {generation}")
         if generation in self.over_since and not engine.was_stopped and not self.spoiled:
             self.fail(f"{engine.process} gets layout {generation}, which was lost to {self.over_since[generation]}")
@@ -345,5 +336,5 @@ class GmsWorld(Schedule[SimGms]):
         known = {memory(server.process, fd) for fd in mine}
         devices = self.kernel.devices.values()
         leaked = [each for device in devices for each in device.allocations if each not in known]
-        if leaked and not self.numbers_repeat:
+        if leaked:
             self.fail(f"{sum(each.size for each in leaked)} bytes belong to no region: {leaked}")
