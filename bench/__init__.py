@@ -6,6 +6,8 @@
     crowd.py        a thousand waiters from a few processes
     handoff.py      SIGKILL of a holder -> the next `acquire` returned
     rest.py         the server at rest: wake-ups, memory, start
+    hold.py         SIGKILL of a `lockctl hold` -> the next one's command runs
+    lease.py        the same of a `vramctl hold`; the ledger's memory
     weights.py      GMS: bind, wake, read, publish, a request, coming back
     pair.py         a pair of engines, and one takeover played and timed
     failover.py     the reference engine is killed, or stops -> the other's first token
