@@ -14,6 +14,7 @@
     vllm.py         the same with vLLM on the CPU, and its cold start (`make bench-vllm`)
     pod.py          the pair in a pod: start, end, kills, NotReady, probes, the linter (`--only pod`)
     programs.py     the same programs without a pod
+    swap.py         many models at any server's address (`python -m bench.swap`)
 
 Times of one machine say little and times of two runs can't be compared, so nothing here is compared with a number from
 another run, and nothing here fails because something was slow: a missed goal is said in the table. How to read it, and
