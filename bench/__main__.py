@@ -11,7 +11,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import failover, gap, handoff, hold, kv, pair, parking, pod, rest, snapshot, stage, turns, vllm, weights
+from bench import (
+    failover,
+    gap,
+    handoff,
+    hold,
+    kv,
+    lease,
+    pair,
+    parking,
+    pod,
+    rest,
+    snapshot,
+    stage,
+    turns,
+    vllm,
+    weights,
+)
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -101,6 +117,8 @@ BENCHES: dict[str, Bench] = {
     "rest": lambda w, n: rest.measure(w.tmpfs, n.connections, n.rest_s),
     "start": lambda w, n: rest.measure_start(w.tmpfs, n.start_rounds),
     "hold": lambda w, n: hold.measure(w.tmpfs, n.disk_rounds),
+    "lease": lambda w, n: lease.measure(w.tmpfs, n.disk_rounds),
+    "leases": lambda w, n: lease.measure_memory(w.tmpfs, n.connections),
     "weights-bind": lambda w, n: weights.measure_bind(w.tmpfs, n.weights_bytes, n.tensors, n.disk_rounds),
     "weights-wake": lambda w, n: weights.measure_wake(w.tmpfs, n.weights_bytes, n.tensors, n.rounds),
     "weights-read": lambda w, n: weights.measure_read(w.tmpfs, n.weights_bytes, n.tensors),

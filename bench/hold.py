@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import stage
@@ -50,8 +50,9 @@ class Said:
 class Holds:
     """One that holds and one that waits; after each round the one that waited holds."""
 
-    def __init__(self, server: stage.LockServer, said: Said) -> None:
-        self._server, self._said = server, said
+    def __init__(self, hold: Callable[[str], list[str]], await_waiter: Callable[[], None], said: Said) -> None:
+        """`hold`: the command line up to the `--`, by the name that it has."""
+        self._hold, self._await_waiter, self._said = hold, await_waiter, said
         self._started = 0
         self._line: list[subprocess.Popen[bytes]] = []
         self._add()
@@ -59,7 +60,7 @@ class Holds:
 
     def round(self) -> int:
         self._add()
-        self._server.until(lambda status: status.waiters_total == 1, "a place in the queue")
+        self._await_waiter()
         time.sleep(REST_S)
         holder = self._line.pop(0)
         killed_at = time.monotonic_ns()
@@ -75,9 +76,14 @@ class Holds:
 
     def _add(self) -> None:
         self._started += 1
-        flags = ["--run-dir", str(self._server.run_dir), "--engine-id", f"h{self._started}", "--quiet"]
-        command = [sys.executable, "-m", "lockserver.cli.lockctl", "hold", *flags, "--", *self._said.command]
+        command = [sys.executable, "-m", *self._hold(f"h{self._started}"), "--quiet", "--", *self._said.command]
         self._line.append(subprocess.Popen(command, cwd=stage.ROOT, stdin=subprocess.DEVNULL))
+
+
+def of_the_lock(server: stage.LockServer, said: Said) -> Holds:
+    words = ["lockserver.cli.lockctl", "hold", "--run-dir", str(server.run_dir), "--engine-id"]
+    queued = lambda: server.until(lambda status: status.waiters_total == 1, "a place in the queue")  # noqa: E731
+    return Holds(lambda name: [*words, name], queued, said)
 
 
 class Respawn:
@@ -125,7 +131,7 @@ def measure(parent: Path, rounds: int) -> Iterator[Comparison]:
         saids = [Said(place / "ours"), Said(place / "floor")]
         for said in saids:
             stack.callback(said.close)
-        ours, floor = Holds(server, saids[0]), Respawn(saids[1])
+        ours, floor = of_the_lock(server, saids[0]), Respawn(saids[1])
         stack.callback(ours.end)
         stack.callback(floor.end)
         yield result.in_turns(rounds, WARM_UP, floor.round, ours.round)

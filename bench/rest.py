@@ -33,7 +33,7 @@ MEMORY_LIMIT_MB = 40
 def measure(parent: Path, connections: int, rest_s: float) -> Iterator[Reading]:
     with ExitStack() as stack:
         server = stack.enter_context(stage.lock_server(parent))
-        empty = _memory(server.process.pid)["Rss"]
+        empty = memory_of(server.process.pid)["Rss"]
         holder = Player(lambda line: _hold(line, server.run_dir))
         stack.callback(holder.end)
         holder.hear()
@@ -43,7 +43,7 @@ def measure(parent: Path, connections: int, rest_s: float) -> Iterator[Reading]:
         before = _voluntary_switches(server.process.pid)
         time.sleep(rest_s)
         woken = _voluntary_switches(server.process.pid) - before
-        memory = _memory(server.process.pid)
+        memory = memory_of(server.process.pid)
         state = server.status().state
         if state != "HELD":
             raise stage.Broken(f"the lock is {state}; it should be held")
@@ -67,7 +67,7 @@ def _voluntary_switches(pid: int) -> int:
     return count
 
 
-def _memory(pid: int) -> dict[str, float]:
+def memory_of(pid: int) -> dict[str, float]:
     """Megabytes (1,000,000 bytes), by the names of smaps_rollup."""
     found: dict[str, float] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:

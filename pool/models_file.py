@@ -487,9 +487,11 @@ def estimated(entry: Entry) -> int:
 
 
 def by_files(entry: Entry) -> int:
-    for word in (*entry.arguments, *entry.command):
-        if word.endswith(".gguf") and os.path.isfile(word):
-            return round(os.path.getsize(word) * GGUF)
+    words = (*entry.arguments, *entry.command)
+    if named := {Path(word) for word in words if word.endswith(".gguf") and os.path.isfile(word)}:
+        others = (one.parent.glob(one.name.replace("-00001-of-", "-?????-of-")) for one in named)
+        return round(sum(path.stat().st_size for path in named.union(*others)) * GGUF)
+    for word in words:
         if os.path.isdir(word) and (weights := list(Path(word).glob("*.safetensors"))):
             return round(sum(path.stat().st_size for path in weights) * SAFETENSORS)
     return 0

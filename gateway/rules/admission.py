@@ -221,6 +221,7 @@ class Admission:
             grant.prove(event.request)
             visitor = self.visitors[event.request]
             visitor.read_by = grant.token
+            visitor.again = False  # its wait is over: the next one begins when that begins
             self.deaths.acquit(visitor)
             self._end_trial(event.request)
 

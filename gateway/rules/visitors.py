@@ -17,7 +17,7 @@ class Visitor:
 
     def __init__(self, wait: e.Wait, since: float, until: float, strikes: int) -> None:
         self.since = since
-        """When it came, or was interrupted for the first time."""
+        """When it came, or was interrupted and has had nothing since."""
         self.preflight = wait.preflight
         self.priority = wait.priority
         """The lowest is the most urgent."""
@@ -29,7 +29,7 @@ class Visitor:
         """The token of the engine that gave it something last: that one has computed all of its context."""
         self.waits = False
         self.again = False
-        """An engine that had it was lost."""
+        """An engine that had it was lost, and none has given it something since."""
         self.strikes = strikes
         """How many engines died while they had it and had given it nothing."""
         self.lease = wait.lease

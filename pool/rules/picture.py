@@ -88,7 +88,8 @@ class Picture:
         bytes_ = model.bytes(state, self.beside_weights)
         if not self.host.asleep:
             return bytes_
-        asleep = {HOST: model.bytes(State.ASLEEP, {}).get(HOST, 0)} if state in ON_DEVICE else bytes_
+        asleep = bytes_ if state is not State.LOADING else model.bytes(State.ASLEEP, {})  # unknown: it is measured then
+        asleep = {HOST: model.bytes(State.ASLEEP, {}).get(HOST, 0)} if state in ON_DEVICE else asleep
         return {**bytes_, **{of_sleepers(device): size for device, size in asleep.items()}}
 
 

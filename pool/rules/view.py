@@ -199,6 +199,7 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         awake_s=round(model.awake_s + (now - model.since if state is State.AWAKE else 0.0), 3),
         failures=model.failures_total,
         pauses=model.pauses,
+        waited_s=round(now - demand.since, 3) if demand.wants else 0.0,
         token=outlook.token,
         wanted=model.wants,
     )

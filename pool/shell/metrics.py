@@ -43,7 +43,9 @@ class Metrics:
         memory = gauge("memory_bytes", "What a model has beside its weights, by where", ("model", "where"))
         tiers = gauge("weights_bytes", "What a model's weights take: device, or parked", ("model", "tier"))
         estimate = gauge("estimate_seconds", "Until a request that comes now could be answered")
+        waited = gauge("oldest_wait_seconds", "How long the first of the requests that wait, or are paused, has")
         for model in listing.models:
+            waited.add_metric([model.name], model.waited_s)
             for each in State:
                 state.add_metric([model.name, each.value], float(model.state is each))
             for name, counter in counted.items():
@@ -56,7 +58,7 @@ class Metrics:
                 tiers.add_metric([model.name, tier], sum(by_device.values()))
             if model.estimate_ms is not None:
                 estimate.add_metric([model.name], model.estimate_ms / 1000)
-        yield from (state, *counted.values(), requests, memory, tiers, estimate)
+        yield from (state, *counted.values(), requests, waited, memory, tiers, estimate)
         whole = {
             "swapping_share": "How much of the last ten minutes a device served no model because of a swap",
             "quantum_s": "How long others may be awake, in seconds, before it is a paused answer's turn again",

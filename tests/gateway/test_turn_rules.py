@@ -265,6 +265,25 @@ def test_the_pool_is_told_what_waits_what_is_paused_and_what_streams() -> None:
     assert demand_of(world().machine, 0.0, 0, 0.0) == ModelDemand(keep_alive_s=0.0)
 
 
+def test_an_answer_that_was_paused_before_and_went_on_has_waited_since_its_newest_pause() -> None:
+    """Else a model with long answers has the next turn again, and others wait for longer than the quantum. One that
+    had nothing of its turn waits on.
+    """
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    it.rest()
+    it.wait(20.0)
+    it.grant()
+    it.rest()
+    assert demand_of(it.machine, it.now, 0, 0.0).oldest_wait_ms == 20_000
+    it.grant()
+    step(it, client, 1)
+    it.rest()
+    it.wait(3.0)
+    assert demand_of(it.machine, it.now, 0, 0.0).oldest_wait_ms == 3000
+
+
 @pytest.mark.parametrize(
     ("demand", "seen", "still_s", "wedged_"),
     [

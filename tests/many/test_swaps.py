@@ -17,7 +17,7 @@ from sidecar.kernel import process_tree
 from tests.engine.shims import House
 from tests.gateway.door import Stream, ask
 from tests.gateway.under_load import all_of, check, questions
-from tests.many.host import Host
+from tests.many.host import Counted, Host
 from tests.support.chance import seeded
 from tests.support.processes import Process
 from tests.support.waiting import until
@@ -84,7 +84,7 @@ def test_the_door_is_told_of_a_kept_cache_unless_a_standby_has_served_since(hous
     assert "a.a" in host.up.said() and "why=none" in host.up.said()
 
 
-def test_eight_models_under_streams_of_every_kind(house: House) -> None:
+def test_eight_models_under_streams_of_every_kind_and_nothing_grows(house: House) -> None:
     dice = seeded()
     host = Host(house, models("abcdefgh"), capacity="300MiB", drain_s=0.2).ready()
     asked = questions(32, dice, most_tokens=120)
@@ -92,14 +92,18 @@ def test_eight_models_under_streams_of_every_kind(house: House) -> None:
         stream.body["model"] = "abcdefgh"[number // 4]
     like = known(host, asked, 4)
 
-    async def one(place: int) -> None:
-        for _ in range(ROUNDS):
+    async def one(place: int, rounds: int) -> None:
+        for _ in range(rounds):
             check(await all_of(host.port, asked, None, [place]), [like[place]])
 
-    async def story() -> None:
-        await asyncio.gather(*(one(place) for place in range(len(asked))))
+    async def story(rounds: int) -> Counted:
+        await asyncio.gather(*(one(place, rounds) for place in range(len(asked))))
+        for place in (0, 4):  # these two are awake
+            await one(place, 1)
+        return host.counted()
 
-    asyncio.run(story())
+    before, after = (asyncio.run(story(rounds)) for rounds in (1, ROUNDS - 1))
+    after.check(before, before.memory * 1.1 + (8 << 20))
     shown = host.shown()
     assert all(model.swaps > 1 for model in shown) and sum(model.failures for model in shown) == 0, shown
     print(sum(model.swaps for model in shown), "swaps,", sum(model.pauses for model in shown), "pauses")

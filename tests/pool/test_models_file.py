@@ -201,6 +201,11 @@ def test_memory_is_estimated_by_the_files_then_by_the_name(tmp_path: Path) -> No
     gguf = tmp_path / "m.gguf"
     gguf.write_bytes(b"1" * 1000)
     assert estimated(Entry(engine="command", command=["sh", "-m", str(gguf)])) == 1100
+    for number in (1, 2, 3):  # only the first is named
+        (tmp_path / f"large-0000{number}-of-00003.gguf").write_bytes(b"1" * 1000)
+    large = ["sh", "-m", str(tmp_path / "large-00001-of-00003.gguf")]
+    assert estimated(Entry(engine="command", command=large)) == 3300
+    assert estimated(Entry(engine="command", command=[*large, "--mmproj", str(gguf)])) == 4400
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "1.safetensors").write_bytes(b"1" * 1000)
     assert estimated(Entry(arguments=[str(tmp_path / "model")])) == 1300

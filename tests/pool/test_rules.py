@@ -811,3 +811,10 @@ def test_an_estimate_grows_with_the_queue_and_says_what_is_waited_for() -> None:
     assert first.estimate_ms is not None and second.estimate_ms is not None
     assert 1000 < first.estimate_ms < second.estimate_ms
     assert seen["a"].estimate_ms == 0 and not math.isinf(view.quantum(pool.machine.picture))
+
+
+def test_the_budget_of_those_that_are_asleep_keeps_none_from_its_first_start() -> None:
+    """Of one that was never asleep it isn't known what it keeps; it was taken to keep all that it takes awake."""
+    pool = Pool("a", running=False, began=e.Began({}), asleep={GPU: 10})
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]

@@ -242,10 +242,14 @@ def test_people_see_what_each_model_has_and_had() -> None:
     pool.asks("sleep", "b")
     assert not view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[1].wanted
     pool.wants("a", waiting=0, paused=3)
-    pool.wants("a", waiting=0, paused=1, streaming=2)
+    pool.wants("a", waiting=0, paused=1, streaming=2, oldest_wait_ms=4000)
+    pool.advance(1)
     pool.machine.models["a"].failed("no", pool.now)
     first = view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[0]
-    assert (first.pauses, first.failures) == (3, 1)
+    assert (first.pauses, first.failures, first.waited_s, second.waited_s) == (3, 1, 5.0, 0.0)
+    served = Metrics()
+    served.listing = Listing(models=[first])
+    assert 'failover_pool_oldest_wait_seconds{model="a"} 5.0' in generate_latest(served.registry).decode()
 
 
 def test_what_alerts_and_dashboard_ask_of_the_pool_is_served() -> None:
