@@ -40,7 +40,7 @@ from lockserver.client import LockClient
 
 WARM_UP = 5
 REST_S = 0.002
-"""Between a waiter's word that it waits and the kill: until everybody sleeps in the kernel again."""
+"""Between a waiter's word that it waits and the kill: until all processes sleep in the kernel again."""
 LONG_REST_S = 0.05
 FLOCK_EVERY_S = 0.1
 URL = "http://127.0.0.1:8000"

@@ -24,7 +24,7 @@ from bench.figures import Comparison
 
 WARM_UP = 3
 REST_S = 0.05
-"""Between a process's word that it is ready and the kill: until everybody sleeps in the kernel again."""
+"""Between a process's word that it is ready and the kill: until all processes sleep in the kernel again."""
 
 
 class Said:

@@ -134,7 +134,7 @@ class Pair:
         self.whole()
 
     def whole(self) -> list[Shim]:
-        """Waits until one serves and all others are ready to. Who serves comes first."""
+        """Waits until one serves and all others are ready to. The one that serves comes first."""
         return self.until(self._settled, "an engine that serves, and one that is ready")
 
     def _settled(self) -> list[Shim]:

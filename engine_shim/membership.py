@@ -61,9 +61,6 @@ class ShimConnection:
     def adopted(self, adopted: int, dropped: int, why: str) -> None:
         self.say(m.Adopted(adopted=adopted, dropped=dropped, why=why))
 
-    def close(self) -> None:
-        self._channel.close()
-
 
 class Member(NamedTuple):
     shim: ShimConnection

@@ -31,7 +31,6 @@ from gms.memory.opening import open_memory as open_memory
 from gms.pack import pack as pack
 from gms.rules import messages as m
 from gms.rules import region_key
-from gms.rules.client_events import There
 from gms.rules.errors import Asleep as Asleep
 from gms.rules.errors import Damaged as Damaged
 from gms.rules.errors import GmsError as GmsError
@@ -59,7 +58,6 @@ from gms.shell.weights_shell import Granted, WeightsShell
 from gms.shell.writer import Writer as Writer
 
 PoolShape = Shape
-PoolThere = There
 table_header = header
 
 

@@ -43,7 +43,8 @@ class Plan:
         self.effects: list[Effect] = []
         self.waits: dict[str, tuple[Phase, str]] = {}
         """Requester -> how far it is, and what it waits for, in a sentence."""
-        self.look_at = math.inf
+        self.look_at = min((it.until for it in place.tries.values() if it.until > now), default=math.inf)
+        """Once the first pause is over, or sooner."""
         self.evictions = 0
         self.bindings = {s.uid: dict[str, str]() for s in self.view.running}
         """As they are to be."""
@@ -82,7 +83,6 @@ class Plan:
         """Once at a time, and not before its pause is over. False: it has to wait."""
         known = self._tried(effect)
         if known.busy or known.until > self.now or effect in self.effects:
-            self._look_at(known.until)
             return False
         self.effects.append(effect)
         return True
@@ -233,7 +233,6 @@ class Plan:
 
     def _is_awaited(self, known: Try) -> bool:
         """It was asked for, or is being, and what becomes of it hasn't shown."""
-        self._look_at(known.until)
         return known.busy or (known.until > self.now and not known.why)
 
     def _make_room(self, requester: Requester, seen: Seen | None) -> str:
@@ -392,7 +391,6 @@ class Plan:
             return Phase.LAUNCHING, f"server pod {server.name} doesn't run yet: {server.why}".removesuffix(": ")
         failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again
-            self._look_at(failed.until)
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
         if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing

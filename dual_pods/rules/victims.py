@@ -18,12 +18,6 @@ from dataclasses import replace
 from dual_pods.rules.facts import Instance
 
 EXACT = 16
-Cost = tuple[int, tuple[tuple[float, str], ...]]
-
-
-def cost(chosen: Sequence[Instance], short: frozenset[str]) -> Cost:
-    collateral = sum(len(sleeper.accelerators - short) for sleeper in chosen)
-    return collateral, tuple(sorted(((each.last_used, each.id) for each in chosen), reverse=True))
 
 
 def cover(sleepers: Sequence[Instance], short: frozenset[str]) -> list[Instance] | None:

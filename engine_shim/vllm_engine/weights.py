@@ -119,9 +119,6 @@ class Weights:
         """Raises StaleLayout or NotInTime."""
         self.reader.wake(self._settings.wake_timeout_s)
 
-    def close(self) -> None:
-        self.client.close()
-
     def _on_change(self, generation: int, hash: str) -> None:
         self._there = hash
         self._mark()

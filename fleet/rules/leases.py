@@ -1,6 +1,6 @@
 """A lease as it is asked for, as others see it, and the words for it. Pure.
 
-Who is granted is decided in `statements.py`; what is asked here of the rows that were read is for people, and for
+Grants are decided in `statements.py`; what is asked here of the rows that were read is for people, and for
 waiters, which needn't ask for a grant before it can be theirs.
 """
 

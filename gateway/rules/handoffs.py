@@ -56,6 +56,11 @@ class Handoff:
             self._felt = (self._clients, {**shown, "parts_p50": parts})
         return self._felt[1] if self._felt[0] else None
 
+    def settle(self) -> None:
+        """Another one begins: of this one's pauses only the figures stay."""
+        self.felt()
+        self.gaps.clear()
+
 
 class Handoffs:
     def __init__(self) -> None:
@@ -87,8 +92,7 @@ class Handoffs:
     def _begin(self, last: Status, status: Status, now: float, wall: float) -> None:
         self.now = Handoff(last, now, wall, last.switchover is not None or status.switchover is not None)
         if self.past:
-            self.past[-1].felt()
-            self.past[-1].gaps.clear()
+            self.past[-1].settle()
 
     def _follow(self, handoff: Handoff, status: Status, now: float) -> None:
         holder = status.holder

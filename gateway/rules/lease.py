@@ -139,9 +139,6 @@ class DoorLease:
     def intent(self) -> LeaseRow | None:
         return self.seen.intent if self.seen is not None else None
 
-    def holds(self, now: float) -> bool:
-        return self._term.holds(now)
-
     # -- the lease -------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float, asked: int) -> t.Term:

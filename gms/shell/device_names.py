@@ -75,11 +75,6 @@ class DeviceNames:
                     caller.setblocking(False)
                     caller.send(os.fsencode(self._run_dir)[:4096])
 
-    def close(self) -> None:
-        for sock in self._taken:
-            sock.close()
-        self._taken.clear()
-
 
 def take_unused(key: str) -> socket.socket | None:
     """The device, until the socket is closed; None when a GMS has it. Raises OSError."""

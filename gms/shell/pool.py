@@ -2,8 +2,7 @@
 
     pool = client.pool("kv", rank)                               # on the active engine and on the standby
     mapping = pool.claim(shape, token=grant.token, proven=True)  # at the wake
-    mapping.map()                                                # or map `mapping.handles` where they are wanted
-    mapping.table[:64] = ...
+    mapping.handles, mapping.table                               # to be mapped where they are wanted; shared memory
     mapping.release()                                            # a clean end; else the end of the process
 
 The rules are in `exclusive_client.py`, what it has in common with weights in `region_shell.py`. What this file may not
@@ -24,7 +23,7 @@ from gms.rules.errors import GmsError, Lost, error_of
 from gms.rules.exclusive_client import ExclusiveClient
 from gms.rules.messages import Shape
 from gms.shell.region_shell import RegionShell
-from gms.shell.slabs import Addresses, LayoutSlabs, buffer
+from gms.shell.slabs import LayoutSlabs
 from sidecar.kernel import io_uring
 from sidecar.machine.client_shell import Ask
 from sidecar.terminal.logs import complain
@@ -45,15 +44,12 @@ class PoolMapping:
         """Memory and table are as the last owner left them."""
         self.why_empty = got.why_empty
         """Why they aren't: `new`, `replaced`, `unproven`, `second_death`. They read as zeros."""
-        self.disowned = ""
-        """Why the server has it no more as ours, once it is so: our successor gets none of this. We may go on."""
         self._slabs = LayoutSlabs(got.generation)
         *self._slabs.descriptors, table = descriptors
         self.handles = self._slabs.handles
         """One for each size."""
         self._pool = pool
         self._memory = memory
-        self._addresses = Addresses(memory)
         self._released = False
         try:
             self._slabs.import_all(memory, got.shape.sizes)
@@ -67,26 +63,9 @@ class PoolMapping:
         self.table = memoryview(self._table)
         """Shared memory, writable."""
 
-    @property
-    def addresses(self) -> list[int]:
-        """Where `map` has put it."""
-        return [address for address, _ in self._addresses.slabs]
-
-    def map(self) -> list[int]:
-        """All of it, writable, at addresses of its own choice: one for each size."""
-        for size in self.shape.sizes:
-            self._addresses.reserve(size)
-        self._addresses.map(self._slabs, writable=True)
-        return self.addresses
-
-    def memory(self, number: int) -> memoryview:
-        """A range that `map` has mapped, as bytes, on host memory."""
-        return buffer(*self._addresses.slabs[number])
-
     def release(self, timeout_s: float = RELEASE_S) -> bool:
-        """A clean end: what was mapped by `map` is unmapped, the rest is the caller's to unmap before. True: the server
-        has it on record, and a successor may claim. False: it was not there, and will be told. In a forked child it is
-        not done: the table is the parent's.
+        """A clean end; its caller has unmapped it. True: the server has it on record, and a successor may claim. False:
+        it was not there, and will be told. In a forked child it is not done: the table is the parent's.
 
         Raises GmsError while there are views of the table.
         """
@@ -102,7 +81,6 @@ class PoolMapping:
         return self._pool._release(self, timeout_s)
 
     def _let_go(self) -> None:
-        self._addresses.free()
         while self.handles:
             self._memory.release(self.handles.pop())
 
@@ -194,8 +172,7 @@ class Pool(RegionShell):
             self.answered(effect)
 
     def _do_disowned(self, effect: c.Disowned) -> None:
-        if self._mapping is not None:
-            self._mapping.disowned = effect.why
+        """Its successor gets none of this. It may go on."""
         complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
 
     def _do_changed(self, _: m.Changed) -> None:

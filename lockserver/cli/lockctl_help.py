@@ -3,7 +3,7 @@
 Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `lockctl.py`.
 """
 
-from sidecar.terminal.settings import RUN_DIR_WORDS
+from sidecar.terminal.settings import EXIT_CODES, RUN_DIR_WORDS
 
 MAIN = """\
 commands:
@@ -26,16 +26,8 @@ examples:
   lockctl status --json | jq -r .holder.engine_id     (FAILOVER_RUN_DIR is set)
   lockctl hold --engine-id me -- ./train.sh
 
-exit codes of all commands (each has more: COMMAND --help):
-  2    no server, or it doesn't answer
-  64   wrong usage
-  74   what it prints can't be written
-  75   the server has no room now: ask again later
-  76   the server speaks other versions of the protocol
-  77   the server refuses this user
-  130  interrupted
-  141  its output is no longer read
 """
+MAIN += EXIT_CODES
 
 STATUS = """\
 exit codes:

@@ -4,8 +4,8 @@ A name is an abstract Unix socket that a process listens on; it is free again wh
 more. A server takes the names of what it is about to give away (its path, the devices), and sends a copy to the engine
 that gets them: so a name is free only when both are gone, living or stopped, whatever has become of the directory.
 
-Other users can take any name. Who listens is told by the kernel (user and, where it can be seen, process), so a name
-that a foreign process holds can be told from one of ours.
+Other users can take any name. The kernel tells which process listens (its user and, where it can be seen, its pid), so
+a name that a foreign process holds can be told from one of ours.
 
 What this file may not do: know what a name stands for, or wait.
 """

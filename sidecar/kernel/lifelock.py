@@ -7,7 +7,7 @@ nothing: probing with flock made processes that were just starting fail.
 Rules:
 
 * One file for each start of an engine, made anew, never named by the engine alone: a restarted namesake would
-  keep its dead predecessor "alive" for ever. Who removes it, and when, is the server's business.
+  keep its dead predecessor "alive" for ever. The server removes it, when it may go.
 * A lock that was taken on a file that the path no longer names is worth nothing, so taking ends with that check.
 * It can't be let go of by accident: the file is mapped, too, and a mapping keeps the lock when every descriptor is
   closed (`os.closerange` of a daemon, say). Only the end of a process frees it, or executing another program.

@@ -34,6 +34,18 @@ failover, lockctl and gmsctl: gpu-failover in $XDG_RUNTIME_DIR, else in /run/use
 /tmp/gpu-failover-UID.
 """
 """What `default_run_dir` does, for their --help."""
+EXIT_CODES = """\
+exit codes of all commands (each has more: COMMAND --help):
+  2    no server, or it doesn't answer
+  64   wrong usage
+  74   what it prints can't be written
+  75   the server has no room now: ask again later
+  76   the server speaks other versions of the protocol
+  77   the server refuses this user
+  130  interrupted
+  141  its output is no longer read
+"""
+"""For the --help of a command that speaks to a server."""
 
 _MOST_SECONDS = 1e6
 """Eleven days. The kernel's waits end after twice that, and a message of GMS holds no more."""

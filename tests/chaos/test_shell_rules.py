@@ -217,8 +217,7 @@ def test_the_holder_file_is_replaced_and_never_written_over(house: House) -> Non
 
 
 def test_two_servers_never_serve_one_directory(house: House) -> None:
-    """Rule: a flock on the directory. Who comes later ends, and takes nothing from the first: not its socket, not its
-    file."""
+    """Rule: a flock on the directory. A later server ends, and takes neither socket nor file of the first."""
     server = house.server()
     a = house.engine("a")
     token = a.holds()

@@ -246,7 +246,7 @@ async def main() -> None:
     pool = Pool(options.host, devices)
     server = HttpServer(asyncio.get_running_loop(), pool.handle, lambda status, why: why.encode(), Limits(unread_s=600))
     await server.listen(tcp.listen(options.host, options.port))
-    while True:  # whoever watches is told now and then that it is there
+    while True:  # each watcher is told now and then that it is there
         await asyncio.sleep(0.5)
         pool.changed()
 

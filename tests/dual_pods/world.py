@@ -10,7 +10,7 @@ hold whatever happens is checked where the world changes:
   D  when nothing happens any more, each requester is ready or there is a sentence about what it waits for, none is that
      waits, nothing stays awake for none, and no pod is left that has ended (`quiet`).
 
-Kubelet starts a container again that has ended, and asks nobody: what begins so is beyond A and B until it is heard of.
+Kubelet starts a container again that has ended, unasked: what begins so is beyond A and B until it is heard of.
 An address goes to another pod as soon as its pod has ended, whatever the controller has heard of that.
 """
 

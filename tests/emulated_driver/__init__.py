@@ -13,7 +13,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent.parent / "build" / "emulated_driver"  # ignored by git, removed by `make clean`
@@ -35,6 +38,15 @@ def why_not() -> str | None:
     if not _compiler():
         return "the emulated CUDA driver needs a C compiler (cc or gcc), and there is none here"
     return None
+
+
+def one_gpu(capacity: int) -> Iterator[dict[str, str]]:
+    """For a fixture: the variables with which a process sees one device."""
+    missing = why_not()
+    if missing:
+        pytest.skip(missing)
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        yield environment(Path(directory), capacity=capacity)
 
 
 def libraries() -> Path:

@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -41,11 +39,7 @@ def reserve(size):
 
 @pytest.fixture
 def gpu() -> Iterator[Mapping[str, str]]:
-    missing = emulated_driver.why_not()
-    if missing:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        yield emulated_driver.environment(Path(directory), capacity=16 << 20)
+    yield from emulated_driver.one_gpu(capacity=16 << 20)
 
 
 def run(script: str, environment: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """The statements of `fleet/rules/statements.py` over dictionaries: a simulated database, in microseconds.
 
-It answers as SQLite and PostgreSQL do, to the last bit: `test_model_agrees.py`. Who is granted is said here in another
-way than there, by the place that each waiter has in the order.
+It answers as SQLite and PostgreSQL do, to the last bit: `test_model_agrees.py`. Which wish is granted is said here in
+another way than there, by the place that each waiter has in the order.
 """
 
 from collections.abc import Callable

@@ -232,7 +232,7 @@ class Client:
         def late() -> None:
             assert door.machine is not None
             same = self.term is term and term.phase is t.Phase.WAITS and self.world.wishes == number
-            holds = door.machine._terms == its_term and door.machine.holds(door.clock())
+            holds = door.machine._terms == its_term and door.machine._term.holds(door.clock())
             self.world.claim(not (same and holds), f"door {door.number} doesn't give way to {term.lease}")
 
         assert door.machine is not None

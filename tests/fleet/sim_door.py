@@ -95,7 +95,7 @@ class Door:
     def rely(self, gate: LeaseSeen) -> None:
         """On its own lease, which covers what is with the engine."""
         assert self.machine is not None
-        if not self.machine.holds(self.clock()):
+        if not self.machine._term.holds(self.clock()):
             self.relied = None
             return
         since = self.relied[0] if self.relied is not None else self.world.now

@@ -484,9 +484,9 @@ def test_what_is_there_is_paused_before_the_doors_own_lease_is_over(drain_s: flo
     door.in_flight = 1
     began = door.now
     while not -math.inf < door.gate.pause_at <= door.now:
-        assert door.other(drain=drain_s)["token"] is None and door.it.holds(door.now)
+        assert door.other(drain=drain_s)["token"] is None and door.it._term.holds(door.now)
         door.after(1.0)
-    assert door.it.holds(door.now) and door.now - began > min(drain_s, 35.0) * 0.9
+    assert door.it._term.holds(door.now) and door.now - began > min(drain_s, 35.0) * 0.9
     assert not [effect for effect in door.heard if getattr(effect, "event", "") == "lease_unverified"]
 
 
@@ -619,7 +619,9 @@ def test_a_door_that_was_stopped_reports_when_what_it_has_is_counted_and_not_bef
     door.now += 50.0
     (look,) = [t.Answered(0, door.call("look", host="h"))]
     first = door.it.handle(look, door.now, 0, 1)
-    assert not door.it.holds(door.now) and not [ask for ask in first if isinstance(ask, t.Ask) and ask.name == "report"]
+    assert not door.it._term.holds(door.now) and not [
+        ask for ask in first if isinstance(ask, t.Ask) and ask.name == "report"
+    ]
     assert door.it.deadline == door.now
     (report,) = [ask for ask in door.it.handle(t.Tick(), door.now, 1, 1, 1) if getattr(ask, "name", "") == "report"]
     assert report.values["strangers"] == 1  # type: ignore[union-attr]

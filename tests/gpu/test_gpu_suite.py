@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def gpu() -> Iterator[Mapping[str, str]]:
-    missing = emulated_driver.why_not()
-    if missing:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        context = {"EMULATED_CUDA_CONTEXT_BYTES": str(8 << 20)}
-        yield {**emulated_driver.environment(Path(directory), capacity=256 << 20), **context}
+    for environment in emulated_driver.one_gpu(capacity=256 << 20):
+        yield {**environment, "EMULATED_CUDA_CONTEXT_BYTES": str(8 << 20)}
 
 
 ONLY_MAPPINGS = (

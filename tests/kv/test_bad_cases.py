@@ -8,6 +8,7 @@ import pytest
 
 from gms.client import GmsClient, PoolMapping, open_memory
 from tests.engine.shims import House
+from tests.gms.pool_program import mapped, unmap
 from tests.kv.engines import Asked, Chain, Successor, Undisturbed, metrics, tokens
 from tests.support.filtered import filtered
 from tests.support.waiting import until
@@ -51,10 +52,9 @@ def tear_the_header(mapping: PoolMapping) -> None:
 
 def change_the_blocks(mapping: PoolMapping) -> None:
     """Every number of every block is another, and the table says that all is well."""
-    mapping.map()
-    memory = mapping.memory(0)
-    memory[:] = bytes(len(memory))
-    memory.release()
+    (blocks,) = mapped(mapping._memory, mapping)
+    blocks[:] = bytes(len(blocks))
+    unmap(mapping._memory, [blocks])
 
 
 @pytest.fixture

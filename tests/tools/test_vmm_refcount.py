@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -52,12 +51,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture
 def gpu() -> Iterator[Mapping[str, str]]:
-    """The variables with which a process sees one emulated GPU."""
-    missing = emulated_driver.why_not()
-    if missing:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        yield emulated_driver.environment(Path(directory), capacity=64 * MIB)
+    yield from emulated_driver.one_gpu(capacity=64 * MIB)
 
 
 def steps(figures: dict[str, Any], story: str) -> list[tuple[str, int]]:

@@ -89,7 +89,7 @@ def main(model_dir: str, run_dir: str, mode: str) -> None:
     }
     for name in scales:
         found[name].fill_(2.0)  # a write to shared memory would be the end
-    weights.close()
+    weights.client.close()
     print(json.dumps(report))
 
 

@@ -64,7 +64,7 @@ def test_one_writes_the_other_reads_and_both_sleep_and_wake(gms: House) -> None:
         assert each.well
     assert torch.equal(adopted.weight, wanted)
     for each in (a, b, again):
-        each.close()
+        each.client.close()
 
 
 def test_a_snapshot_spares_a_start_its_load_unless_it_is_of_another_model_or_older_than_the_files(
@@ -90,7 +90,7 @@ def test_a_snapshot_spares_a_start_its_load_unless_it_is_of_another_model_or_old
             save([reader], "weights", tmp_path / "snapshot")
         reader.close()
         a.client.write(60).abort()
-        a.close()
+        a.client.close()
 
 
 def test_the_weights_of_another_model_are_refused(gms: House) -> None:
@@ -98,8 +98,8 @@ def test_the_weights_of_another_model_are_refused(gms: House) -> None:
     a.get(SAID, module)
     with pytest.raises(OtherWeights, match=r"model is small there, and large here"):
         b.get({"model": "large"}, no_load)
-    a.close()
-    b.close()
+    a.client.close()
+    b.client.close()
 
 
 def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(
@@ -118,7 +118,7 @@ def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(
         with pytest.raises(StaleLayout):
             a.wake()
         reader.close()
-    a.close()
+    a.client.close()
 
 
 def test_weights_of_another_model_are_told_apart_by_what_differs() -> None:

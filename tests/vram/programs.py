@@ -30,7 +30,7 @@ VRAMCTL = (sys.executable, "-m", "vram.cli.vramctl")
 
 
 class House:
-    """A host directory with its device, and everybody who has to do with it."""
+    """A host directory with its device, and all programs that have to do with it."""
 
     def __init__(self, directory: Path) -> None:
         self.host_dir = directory / "run"

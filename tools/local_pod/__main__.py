@@ -114,7 +114,6 @@ def _run(it: Parser) -> None:
     )  # fmt: skip
     times = (
         ("--back-off-s", 10, "BACK_OFF", "kubelet's first back-off; it doubles"),
-        ("--back-off-max-s", 300, "BACK_OFF_MAX", "and its last"),
         ("--relist-s", 1, "RELIST", "how often kubelet looks for containers that have ended"),
     )
     for flag, default, name, help in times:

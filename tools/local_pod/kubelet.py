@@ -43,7 +43,6 @@ class Running:
     """A run of a container, as the loop knows it."""
 
     run: int
-    outer: asyncio.subprocess.Process
     pid: int = 0
     """Its first process, as seen from here."""
     reason: str = ""
@@ -174,7 +173,7 @@ class Kubelet:
             self.feed(e.NotStarted(effect.name, effect.run, str(error)))
             return
         os.close(writing)
-        running = self.running[effect.name] = Running(effect.run, outer)
+        running = self.running[effect.name] = Running(effect.run)
         said = await asyncio.to_thread(_read_and_close, reading)
         if not said:
             await outer.wait()

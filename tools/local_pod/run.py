@@ -35,9 +35,8 @@ def run(options: argparse.Namespace) -> int:
         who = users(pod, root=root)
     except CantMake as error:
         raise Mistake(str(error), CANT_RUN) from None
-    settings = Settings(
-        options.back_off_s, options.back_off_max_s, options.relist_s, seed=options.seed or secrets.randbits(32)
-    )
+    seed = options.seed or secrets.randbits(32)
+    settings = Settings(options.back_off_s, relist_s=options.relist_s, seed=seed)
     directory: Path = options.dir.absolute()
     with _claimed(directory):
         (directory / places.POD).write_bytes(pickle.dumps(Order(pod, who, settings, options.json)))

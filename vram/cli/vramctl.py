@@ -15,7 +15,7 @@ import sys
 from evidence.cli import held_options
 from sidecar.terminal import looking
 from sidecar.terminal.commands import Commands, run, with_command
-from sidecar.terminal.settings import RUN_DIR_WORDS, BadValue, Parser, name, valued
+from sidecar.terminal.settings import EXIT_CODES, RUN_DIR_WORDS, BadValue, Parser, name, valued
 from vram.cli import status_text
 from vram.observer import Observer, watch_forever
 from vram.rules import messages as m
@@ -32,11 +32,7 @@ examples:
   vramctl --run-dir DIR status
   vramctl hold --needs GPU-0=12GiB -- python comfyui/main.py
 
-exit codes of all commands (each has more: COMMAND --help):
-  2    no server, or it doesn't answer
-  64   wrong usage
-  130  interrupted
-"""
+{EXIT_CODES}"""
 STATUS = """\
 exit codes: 0 there is a server, and no alarm; 1 there is an alarm; 2 no server (holders go on without it)
 

@@ -51,7 +51,7 @@ class Asking(Part):
             if asked is None or (any_waits if asked.late else plan.wait_until(asked.until)):
                 continue
             if any_waits and lease.tree is not None:
-                plan.do(self._is_late, lease, asked, lease.tree)
+                plan.do(self._say_that_it_is_late, lease, asked, lease.tree)
             else:
                 plan.do(self._forget, lease)
 
@@ -78,7 +78,7 @@ class Asking(Part):
         self.leases.ask(lease, None)
         self.context.calm(f"asked {lease.number}")
 
-    def _is_late(self, lease: Lease, asked: Asked, tree: Incarnation) -> None:
+    def _say_that_it_is_late(self, lease: Lease, asked: Asked, tree: Incarnation) -> None:
         self.leases.ask(lease, Asked(asked.bytes, asked.until, asked.for_name, late=True))
         self.context.alarm(
             f"asked {lease.number}",

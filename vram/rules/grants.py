@@ -40,7 +40,7 @@ class Grants(Part):
         lacks, again = self.queue.lacks(waiter), [*self.queue.still_has(waiter), *found]
         self.queue.taken.update(lacks)
         for old, part in again:
-            self._has_again(waiter, old, part)
+            self._give_again(waiter, old, part)
         if lease is None:
             lease = self.leases.add(Lease(self._number(), waiter.name, waiter.tree, dict(some(waiter.needs))))
         elif lease.tree is None:  # an heir; what it doesn't need is free
@@ -62,7 +62,7 @@ class Grants(Part):
         self.context.note("granted", lease=lease.number, name=lease.name, tree=waiter.tree.name)
         self.disk.owe_next(Telling(waiter.tree, waiter.number, lease))
 
-    def _has_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
+    def _give_again(self, waiter: Waiter, lease: Lease, part: Bytes) -> None:
         self.leases.change(lease, returning=minus(lease.returning, part))
         if not lease.returning:
             self.context.calm(f"returning {lease.number}")

@@ -1,6 +1,6 @@
 """What device memory promises, whichever maker it has. One suite for all makers; each is added in `makers.py`.
 
-Who holds memory is a process of its own in every test, and dies by SIGKILL. The test itself holds descriptors only
+What holds memory is a process of its own in every test, and dies by SIGKILL. The test itself holds descriptors only
 where a story says so.
 """
 
