@@ -56,7 +56,6 @@ from gms.rules.conclusions import Conclusions
 from gms.rules.context import Context
 from gms.rules.exclusive import ExclusiveRegion
 from gms.rules.invariants import Invariants, harmless, in_words
-from gms.rules.record import Record
 from gms.rules.region import Device, Region
 from gms.rules.sessions import Client
 from gms.rules.shared import SharedRegion
@@ -127,10 +126,6 @@ class Machine:
     def status(self, free: int = 0, blocks: dict[int, tuple[int, int]] | None = None) -> m.Status:
         """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
         return status.status_of(self.device, free, blocks or {})
-
-    def truth(self) -> Record:
-        """What the file has to say now."""
-        return self.device.record()
 
     def _see_phases(self) -> None:
         for region in self.regions.values():

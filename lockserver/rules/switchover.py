@@ -55,6 +55,10 @@ class Switch:
     waked: bool = False
     """When there was no way back any more: it is given back, and isn't at rest."""
 
+    @property
+    def what(self) -> str:
+        return "a switchover" if self.to is not None else "a sleep"
+
 
 class Switchover:
     def __init__(self, config: Config, context: Context, queue: Queue, incarnations: Incarnations, rest: Rest) -> None:
@@ -69,29 +73,31 @@ class Switchover:
 
     def ask(self, asker: int, wish: m.Switchover, active: Lock, state: str) -> None:
         holder = active.holder
-        if self._is_under_way(asker):
+        if self.under_way is not None:
+            self._refuse(asker, f"{self.under_way.what} is under way already")
             return
         if active.phase is not Phase.HELD or holder is None or holder.conn is None:
-            self._tell(asker, "refused", f"there is no holder to take over from: the lock is {state}", done=True)
+            self._refuse(asker, f"there is no holder to take over from: the lock is {state}")
             return
         able = [w.incarnation for w in self.queue.waiters.values() if w.is_there and w.vetted]
         to = next((waiter for waiter in able if wish.to in ("", waiter.engine_id)), None)
         if to is None:
             who = f"no waiter named {wish.to} is there" if wish.to else "there is no waiter"
             why = f"{who}, alive and ready" if wish.to != holder.engine_id else f"{wish.to} holds the lock already"
-            self._tell(asker, "refused", f"{why}; {self._who_waits()}", done=True)
+            self._refuse(asker, f"{why}; {self._who_waits()}")
             return
         self._drain(asker, holder, active.token, to, wish.drain_timeout_s)
 
     def sleep(self, asker: int, wish: m.Sleep, active: Lock) -> None:
         """Where no engine holds the lock it is at rest at once, whatever is to be proven yet."""
         holder = active.holder
-        if self._is_under_way(asker):
+        if self.under_way is not None:
+            self._refuse(asker, f"{self.under_way.what} is under way already")
             return
         if active.phase is Phase.HELD and holder is not None:
             self._drain(asker, holder, active.token, None, wish.drain_timeout_s, wish.why)
         elif active.phase is Phase.GRANTING:
-            self._tell(asker, "refused", "a grant is being written: ask again", done=True)
+            self._refuse(asker, "a grant is being written: ask again")
         else:
             self.rest.begin(wish.why, asker)
 
@@ -105,11 +111,8 @@ class Switchover:
             self.queue.new_round()  # what a waiter said of its engine was said before the rest
         self.rest.end(asker)
 
-    def _is_under_way(self, asker: int) -> bool:
-        if self.under_way is not None:
-            what = "a switchover" if self.under_way.to is not None else "a sleep"
-            self._tell(asker, "refused", f"{what} is under way already", done=True)
-        return self.under_way is not None
+    def _refuse(self, asker: int, why: str) -> None:
+        self._tell(asker, "refused", why, done=True)
 
     def _drain(
         self, asker: int, old: Incarnation, token: int, to: Incarnation | None, timeout_s: float, why: str = ""

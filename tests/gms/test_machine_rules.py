@@ -198,7 +198,7 @@ def test_no_client_is_let_in_to_write_when_the_disk_refuses() -> None:
     assert opened(house.says(3, m.Open(mode="ro")) and house.heard(3, m.Opened)[0]).mode == "ro"
     house.disk_fails = False
     house.later(1.0)
-    assert house.on_disk == house.machine.truth() and not house.status.alarms
+    assert house.on_disk == house.machine.device.record() and not house.status.alarms
 
 
 # -- 4, 5 and 8: a writer's work ---------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class GmsProcesses(RuleBasedStateMachine):
     def the_file_says_what_is_so_unless_the_disk_failed(self) -> None:
         house = getattr(self, "house", None)
         if house is not None and house.file is not None and "disk" not in house.machine.context.alarms:
-            assert house.on_disk == msgspec.structs.replace(house.machine.truth(), given=house.on_disk.given)
+            assert house.on_disk == msgspec.structs.replace(house.machine.device.record(), given=house.on_disk.given)
 
     @invariant()
     def numbers_grow(self) -> None:

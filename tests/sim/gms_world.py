@@ -330,7 +330,7 @@ class GmsWorld(Schedule[SimGms]):
         if self.pair is not None:
             self.pair.check_the_end(machine)
             mine |= {server.slabs[slab.handle] for slab in machine.regions[KEY].slabs}
-        disk, truth = self.on_disk(), machine.truth()
+        disk, truth = self.on_disk(), machine.device.record()
         if self.kernel.files.disk_errno == 0 and (disk is None or replace(truth, given=disk.given) != disk):
             self.fail(f"the file says {disk}, and so is {truth}")
         known = {memory(server.process, fd) for fd in mine}
