@@ -57,7 +57,7 @@ OUTBUILDINGS: dict[str, set[str]] = {
     "k8s": {GROUND_FLOOR, "engine_shim"},
     "tools": {GROUND_FLOOR, "gms", "k8s", "lockserver"},
     "demo": {GROUND_FLOOR, "lockserver", "gms", "engine_shim", "evidence", "tests"},
-    "bench": {GROUND_FLOOR, "fleet", "lockserver", "gms", "tools", "tests"},
+    "bench": {GROUND_FLOOR, "fleet", "lockserver", "gms", "vram", "tools", "tests"},
     "tests": {*OURS, "k8s", "tools", "bench", "demo"},
 }
 PACKAGES = OURS | set(OUTBUILDINGS)
