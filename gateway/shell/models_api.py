@@ -142,7 +142,7 @@ class ModelsApi:
 
         def answer(said: CommandDone) -> None:
             del self._asked[asked]
-            body = done or msgspec.json.encode({"detail": said.detail}) + b"\n"
+            body = done if said.detail == "done" and done else msgspec.json.encode({"detail": said.detail}) + b"\n"
             if said.ok:
                 reply.send(200 if done else said.status, body, errors.JSON)
             else:

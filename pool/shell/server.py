@@ -81,6 +81,7 @@ class Server(Shell):
         self._bad_file = ""
         self._record = record.Record()
         self._unsaved = False
+        self._unwritable = ""
         self._devices: tuple[str, ...] = options.devices
         self._seen_devices: dict[str, DeviceShown] = {}
         self._observers: dict[int, bool] = {}
@@ -404,7 +405,10 @@ class Server(Shell):
 
     def _do_answer(self, effect: e.Answer) -> None:
         self._save()  # what a person is told has to be true of the next pool, too
-        self.connections.send(effect.conn, effect.message)
+        done = effect.message
+        if done.ok and self._unwritable:
+            done = msgspec.structs.replace(done, detail=f"{done.detail}, but {self._unwritable}"[:2000])
+        self.connections.send(effect.conn, done)
 
     def _do_save(self, effect: e.Save) -> None:
         self._unsaved = self._publish = True
@@ -424,7 +428,7 @@ class Server(Shell):
             swapping_share=self.machine.swapping_share(now),
             quantum_s=view.quantum(it),
             waiting_for=it.lacks,
-            alarms=[*self.machine.context.alarms.values(), *filter(None, [self._bad_file])],
+            alarms=[*self.machine.context.alarms.values(), *filter(None, [self._bad_file, self._unwritable])],
         )
         if self._metrics is not None:
             self._metrics.listing = self._listing
@@ -444,12 +448,16 @@ class Server(Shell):
     def _save(self) -> None:
         if not self._unsaved:
             return
-        self._unsaved = False
         self._record = msgspec.structs.replace(self._record, **msgspec.structs.asdict(self.machine.learned()))
+        why = ""
         try:
             self.file.write(record.encode(self._record))
         except OSError as error:
-            self.log.warning("record_unwritable", why=error)
+            why = f"the next pool won't know what was changed: {FILE} can't be written: {error.strerror}"
+        self._unsaved = bool(why)
+        if why != self._unwritable:
+            self._unwritable, self._publish = why, True
+            self.log.warning("record_unwritable", why=why or "it can be again")
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Sleep: _do_sleep,

@@ -1,6 +1,7 @@
 """The pool's own program: what comes over its socket, what it keeps, and its file read again."""
 
 import json
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -133,6 +134,18 @@ def test_a_door_hears_what_models_there_are_and_what_has_changed(house: House) -
         assert listing is not None and not listing.flags.allow_cloud_fallback, "what was set outlives it"
     finally:
         client.close()
+
+
+def test_what_a_person_is_told_is_done_says_so_where_the_next_pool_will_not_know_it(house: House) -> None:
+    pool = PoolProgram(house, {**FILE, "api_launch": True}).ready()
+    small, most = Entry(name="small", engine="reference"), resource.prlimit(pool.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pool.pid, resource.RLIMIT_FSIZE, (0, most))
+    lacks = "the next pool won't know what was changed: pool.json can't be written: File too large"
+    assert pool.do("launch", entry=small) == (200, f"small is launched, but {lacks}")
+    until(lambda: lacks in (listing.alarms if (listing := pool.listing()) else ()), "an alarm")
+    resource.prlimit(pool.pid, resource.RLIMIT_FSIZE, (most, most))
+    assert pool.do("remove", "small") == (200, "small is removed")
+    until(lambda: (listing := pool.listing()) and not listing.alarms, "no alarm")
 
 
 def test_a_model_is_launched_by_command_only_where_the_file_allows_it_and_outlives_the_pool(house: House) -> None:
