@@ -27,7 +27,9 @@ from sidecar.http.http_server import HttpServer
 from sidecar.terminal.logs import Log
 from sidecar.wire import tcp
 
-ANSWER_S = 1.0
+ANSWER_S = 5.0
+"""vLLM's event loop, of an engine in a pod of its own, may be busy for a second or two under load."""
+WATCH_AGAIN_S = 1.0
 CONNECT_S = 5.0
 QUIET_S = 5.0
 RELAYS_MOST = 4096
@@ -135,7 +137,7 @@ class Requester:
                         if status == 200 and line.startswith(b"data:"):
                             self._become(self.standing.told(target, time.monotonic()))
             self._become(self.standing.cut(target, time.monotonic()))
-            await asyncio.sleep(ANSWER_S)
+            await asyncio.sleep(WATCH_AGAIN_S)
 
     def _become(self, standing: Standing) -> None:
         was, self.standing = self.standing, standing

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Instance:
 
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     taken: list[socket.socket] = field(default_factory=list)
+    busy_s: float = 0.0
+    asked: int = 0
 
     def serve(self) -> None:
         while True:
@@ -42,8 +44,11 @@ class Instance:
                 return
             connection.settimeout(DEADLINE_S)
             if connection.recv(10, socket.MSG_PEEK).startswith(b"GET /ready"):
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                time.sleep(self.busy_s)
+                with suppress(OSError):
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 connection.close()
+                self.asked += 1
             else:
                 self.taken.append(connection)
 
@@ -222,6 +227,15 @@ def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for
     with _serving() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_an_instance_that_is_too_busy_for_two_seconds_to_say_that_it_is_ready_is_it() -> None:
+    """A single one behind a Service that was unready then left its clients without any."""
+    with _serving() as (_, instance):
+        instance.busy_s, asked = 2.0, instance.asked
+        while instance.asked < asked + 2:
+            assert _is_ready()
+            time.sleep(0.02)
 
 
 def test_those_that_say_nothing_keep_none_out_and_those_that_have_spoken_stay(monkeypatch: pytest.MonkeyPatch) -> None:
