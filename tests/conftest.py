@@ -1,12 +1,13 @@
 """What all tests share: Hypothesis without deadlines (two cores, many processes: time says nothing here) and without
 luck (the same examples in every run; `make hunt` looks for new ones), and signals that do what they do at a terminal,
 also when the tests run in the background (there Ctrl-C is ignored, and would be by every program that a test starts and
-means to interrupt).
+means to interrupt). What may take longest begins first: last, one worker would be at it alone.
 """
 
 import os
 import signal
 
+import pytest
 from hypothesis import Phase, settings
 
 settings.register_profile("failover", deadline=None, derandomize=True)
@@ -19,3 +20,7 @@ settings.load_profile(os.environ.get("FAILOVER_HYPOTHESIS", "failover"))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
