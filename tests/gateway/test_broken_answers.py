@@ -463,7 +463,7 @@ def test_an_answer_is_compared_where_the_engine_cannot_begin_in_the_middle(name:
 
 def test_a_sampled_answer_ends_where_the_engine_cannot_begin_in_the_middle() -> None:
     """No text is guessed: what the client has is the answer's beginning, and the error says how much that is."""
-    body = PROMPT | {"temperature": 1.0, "return_token_ids": True}
+    body = PROMPT | {"temperature": 1.0, "return_token_ids": True, "ignore_eos": True}
     _, client = broken(COMPLETION, body, (6, None), say=that_begins_anew)
     *chunks, error = client.events
     assert (client.outcome, client.ended, len(chunks)) == (e.Outcome.ENDED, "cut", 6)
