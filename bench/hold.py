@@ -82,8 +82,11 @@ class Holds:
 
 def of_the_lock(server: stage.LockServer, said: Said) -> Holds:
     words = ["lockserver.cli.lockctl", "hold", "--run-dir", str(server.run_dir), "--engine-id"]
-    queued = lambda: server.until(lambda status: status.waiters_total == 1, "a place in the queue")  # noqa: E731
-    return Holds(lambda name: [*words, name], queued, said)
+    return Holds(
+        lambda name: [*words, name],
+        lambda: server.until(lambda status: status.waiters_total == 1, "a place in the queue"),
+        said,
+    )
 
 
 class Respawn:

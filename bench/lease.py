@@ -51,8 +51,11 @@ def status(run_dir: Path) -> Status | None:
 
 def of_the_ledger(run_dir: Path, observer: Observer, said: hold.Said) -> hold.Holds:
     words = ["vram.cli.vramctl", "hold", "--run-dir", str(run_dir), "--needs", f"{DEVICE}={BYTES}", "--name"]
-    queued = lambda: stage.until(lambda: observer.status().waiters_total == 1, "a place in the queue")  # noqa: E731
-    return hold.Holds(lambda name: [*words, name], queued, said)
+    return hold.Holds(
+        lambda name: [*words, name],
+        lambda: stage.until(lambda: observer.status().waiters_total == 1, "a place in the queue"),
+        said,
+    )
 
 
 def measure(parent: Path, rounds: int) -> Iterator[Comparison]:

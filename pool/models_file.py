@@ -435,6 +435,10 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
             yield f"weights: {other.name} has them, too, and they can't be the same with other {' and '.join(differs)}"
     if entry.kv_parked and entry.command:
         yield "kv_parked: a command has no KV cache that could be parked"
+    try:
+        size(entry.kv_parked or 0)
+    except BadValue as error:
+        yield f"kv_parked: {error}"
     if entry.weights and entry.command:
         yield "weights: a command has none that others could have"
     if file.devices:
@@ -445,13 +449,10 @@ def wrong_entry(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
 
 
 def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> Iterator[str]:
-    field = "kv_parked"
     try:
-        size(entry.kv_parked or 0)
-        field = "memory"
         needs = model_rules(entry, file.devices).bytes
     except BadValue as error:
-        yield f"{field}: {error}"
+        yield f"memory: {error}"
         return
     for device, need in needs.items() if _is_known(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)

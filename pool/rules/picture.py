@@ -88,8 +88,9 @@ class Picture:
         bytes_ = model.bytes(state, self.beside_weights)
         if not self.host.asleep:
             return bytes_
-        asleep = bytes_ if state is not State.LOADING else model.bytes(State.ASLEEP, {})  # unknown: it is measured then
-        asleep = {HOST: model.bytes(State.ASLEEP, {}).get(HOST, 0)} if state in ON_DEVICE else asleep
+        asleep = model.bytes(State.ASLEEP, {}) if state in READS else bytes_  # unknown while it loads: measured then
+        if state in ON_DEVICE:
+            asleep = {HOST: asleep.get(HOST, 0)}
         return {**bytes_, **{of_sleepers(device): size for device, size in asleep.items()}}
 
 

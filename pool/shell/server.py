@@ -457,7 +457,10 @@ class Server(Shell):
         self._unsaved = bool(why)
         if why != self._unwritable:
             self._unwritable, self._publish = why, True
-            self.log.warning("record_unwritable", why=why or "it can be again")
+            if why:
+                self.log.warning("record_unwritable", why=why)
+            else:
+                self.log.info("record_written")
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Sleep: _do_sleep,

@@ -7,7 +7,7 @@ from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.sessions import Doing
-from gms.rules.weights import Phase
+from gms.rules.weights import Phase, begin_above, numbers_begin
 from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
 
 
@@ -165,6 +165,13 @@ def test_each_writer_gets_a_number_of_its_own_and_the_file_knows_it_first() -> N
     assert numbers == [FLOOR + 1, FLOOR + 2, FLOOR + 3]
     again = restarted(house)
     assert again.writer(1).generation == (1 << 20) + FLOOR + 1, "an older file would go on with what another one gave"
+
+
+def test_servers_that_begin_in_the_same_second_have_places_of_their_own_in_it() -> None:
+    one, other = (numbers_begin(7.9, incarnation) for incarnation in ("0001f0ff", "0002f0ff"))
+    assert 7 << 20 < one < other < 8 << 20
+    assert begin_above(one + 5, other) == other + (1 << 20), "the file is the other one's, and the clock was set back"
+    assert begin_above(one, (1 << 20) + other) == (1 << 20) + other, "or it wasn't"
 
 
 def test_numbers_begin_above_the_floor_where_the_file_is_lost() -> None:
