@@ -137,4 +137,5 @@ class PoolScript:
         self.flags = command.flags or self.flags
         for said in self._all():
             channel.send(said)
-        channel.send(m.CommandDone(number=command.number, ok=True, status=202, detail=f"{command.verb} is on its way"))
+        status, detail = (200, "done") if command.verb == "flags" else (202, f"{command.verb} is on its way")
+        channel.send(m.CommandDone(number=command.number, ok=True, status=status, detail=detail))
