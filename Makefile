@@ -36,7 +36,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(vllm),$(venv)) ## a pair, kill -9 in mid-a
 # little a second is marked `slow`, what waits for real deadlines `chaos`.
 test: $(venv) ## what finds most a second: about five minutes on two quiet cores
 	$(pytest) -n 3 --dist loadgroup -m "not slow and not chaos and not root" tests
-	$(python) -m tests.sim --seeds 500
+	$(python) -m tests.sim --seeds 200
 
 rest: $(venv) ## what takes long: `slow` and `chaos`; ONLY=slow, say, chooses
 	$(pytest) -n 3 --dist loadgroup -m "($(if $(ONLY),$(ONLY),slow or chaos)) and not root" tests
