@@ -41,7 +41,7 @@ def uncontended(store: Store, rounds: int) -> str:
         what()
         ask[name].append((time.perf_counter() - began) * 1000)
 
-    report = {"door": "bench", "incarnation": "b" * 16, "strangers": 0, "knows": 0, "ended": True}
+    report = {"door": "bench", "incarnation": "b" * 16, "uncovered": 0, "knows": 0, "ended": True}
     for _ in range(rounds):
         lease = secrets.token_hex(16)
         timed("round trip", trip)

@@ -129,7 +129,7 @@ def server(pod: Object) -> Server:
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
-    except BadPatch:  # of a stranger's making
+    except BadPatch:  # no controller of ours has made this pod
         port, probe = building.DEFAULT_PORT, (building.DEFAULT_PORT, "/health")
     return Server(
         **its,
@@ -150,7 +150,7 @@ def server(pod: Object) -> Server:
 
 
 def _written(text: str | bytes, kind: type[T], otherwise: T) -> T:
-    """What a stranger has written there counts for nothing."""
+    """What no controller of ours has written there counts for nothing."""
     try:
         return decoded(text, kind)
     except BadAnswer:

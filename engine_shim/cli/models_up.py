@@ -179,7 +179,7 @@ class ModelsUp(Tree):
         self._mind_the_hopeless()
         for name, model in list(self._models.items()):
             if not any(shim.pid or shim.start_at < NEVER for shim in model.shims):
-                self._has_ended(name, model)
+                self._take_out_ended(name, model)
         if now >= self._measure_at:
             self._measure_at = now + MEASURE_S
             for model in self._models.values():
@@ -206,7 +206,7 @@ class ModelsUp(Tree):
             UpFacts(options.address, options.devices, models=True).write(options.run_dir)
             self.say("up", f"{new.path} was removed: made again")
 
-    def _has_ended(self, name: str, model: Launched) -> None:
+    def _take_out_ended(self, name: str, model: Launched) -> None:
         del self._models[name]
         hopeless = next((shim for shim in model.shims if shim.hopeless), None)
         self._note_end(name, model.runs_as, "" if model.ending or hopeless is None else self.why(hopeless))

@@ -64,7 +64,7 @@ class Address:
         return (found.st_dev, found.st_ino) if found is not None else None
 
 
-def taken_by_a_stranger(listen: Listen | None, run_dir: Path) -> str:
+def taken_by_another_program(listen: Listen | None, run_dir: Path) -> str:
     """Why the engine could not bind its port, when another program has it, and not the other engine of the pair; empty
     if it could, and where that isn't known: the other one may be about to leave it.
     """

@@ -41,7 +41,7 @@ from engine_shim.engine import (
 from engine_shim.rules import messages as m
 from engine_shim.rules import takes
 from engine_shim.shell import known_engines, paths, saving
-from engine_shim.shell.address import Address, taken_by_a_stranger
+from engine_shim.shell.address import Address, taken_by_another_program
 from engine_shim.shell.passing import passes
 from engine_shim.shell.room import Room
 from gms.client import DeviceError, GmsError
@@ -144,7 +144,7 @@ class Main:
         asked = time.monotonic()
         with lock.permit():
             self.shim.phase("permit", time.monotonic() - asked)
-            if taken := taken_by_a_stranger(listen, self.run_dir):
+            if taken := taken_by_another_program(listen, self.run_dir):
                 raise CannotServe(f"the engine {taken}; give another --listen")
             with self._timed("init"):
                 engine.start()
@@ -387,7 +387,7 @@ class Main:
             well = self.engine.well(fresh=False)
         except Exception as error:  # whatever it raises: an engine whose check fails isn't well
             return m.Beat(well=False, why=_said(error))
-        taken = taken_by_a_stranger(self.listen, self.run_dir)
+        taken = taken_by_another_program(self.listen, self.run_dir)
         return m.Beat(well=well, why="" if well else "its own check says no", unreachable=taken[: m.TEXT_MOST])
 
     def _note_use_and_look(self) -> m.Beat:

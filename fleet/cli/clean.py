@@ -22,7 +22,7 @@ def taints(before: Mapping[str, Row], doors: Mapping[str, Row], late: Collection
     """What the doors say about the time between two looks at them."""
     why = []
     for name, row in doors.items():
-        if row["strangers"] > before.get(name, {"strangers": 0})["strangers"]:
+        if row["uncovered"] > before.get(name, {"uncovered": 0})["uncovered"]:
             why.append(f"{name} had requests with an engine that no lease covered, or ended without a word")
         elif name in late:
             why.append(f"{name} hasn't been heard of since {utc(row['seen_at'])}: start it again, and end it in order")

@@ -69,7 +69,7 @@ def _hosts(store: Store, options: argparse.Namespace) -> list[str]:
 
 def fields(host: str, found: Seen, doors: list[Row]) -> dict[str, Any]:
     shown = [
-        {key: row[key] for key in ("door", "strangers", "seen_at")} | {"ended": bool(row["ended"])} for row in doors
+        {key: row[key] for key in ("door", "uncovered", "seen_at")} | {"ended": bool(row["ended"])} for row in doors
     ]
     what = {"host": host, "now": found.now, "newest": found.newest}
     return what | {"leases": msgspec.to_builtins(found.rows), "doors": shown}

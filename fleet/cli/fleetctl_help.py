@@ -98,7 +98,7 @@ fields of --json: event (how it ended: released, or left where it was only waite
 STATUS = """\
 fields of --json: hosts, a list of host, now (the database's), newest (token), leases (id, lease, mode, holder,
   purpose, priority, token (null: it waits), asked_at, granted_at, renewed_at, expires_at, ttl_s, drain_s), and
-  doors (door, strangers: how often requests were seen that no lease covered, seen_at, ended). Times are seconds since
+  doors (door, uncovered: how often requests were seen that no lease covered, seen_at, ended). Times are seconds since
   1970.
 
 examples:

@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS doors (
     host text NOT NULL REFERENCES hosts (name),
     door text NOT NULL CHECK (length(door) BETWEEN 1 AND 200),
     incarnation text NOT NULL,
-    strangers bigint NOT NULL,
+    uncovered bigint NOT NULL,
     seen_at double precision NOT NULL,
     knows bigint NOT NULL,
     ended boolean NOT NULL,
@@ -158,10 +158,10 @@ ORDER BY id DESC LIMIT 1""",
 
 REPORT = (
     _TURN,
-    """INSERT INTO doors (host, door, incarnation, strangers, seen_at, knows, ended)
-SELECT name, :door, :incarnation, :strangers, clock, :knows, :ended FROM hosts WHERE name = :host
+    """INSERT INTO doors (host, door, incarnation, uncovered, seen_at, knows, ended)
+SELECT name, :door, :incarnation, :uncovered, clock, :knows, :ended FROM hosts WHERE name = :host
 ON CONFLICT (host, door) DO UPDATE SET
-    strangers = doors.strangers + excluded.strangers
+    uncovered = doors.uncovered + excluded.uncovered
         + CASE WHEN doors.incarnation <> excluded.incarnation AND NOT doors.ended THEN 1 ELSE 0 END,
     incarnation = excluded.incarnation, seen_at = excluded.seen_at,
     knows = excluded.knows, ended = excluded.ended""",
@@ -182,7 +182,7 @@ FROM hosts h LEFT JOIN leases l ON l.host = h.name
 WHERE h.name = :host ORDER BY l.mode = 'shared', l.token IS NULL, l.id LIMIT {SHOWN}"""
 """Changes nothing, and waits for nothing."""
 HOSTS = "SELECT name FROM hosts ORDER BY name"
-DOORS = """SELECT d.door AS door, d.incarnation AS incarnation, d.strangers AS strangers, d.seen_at AS seen_at,
+DOORS = """SELECT d.door AS door, d.incarnation AS incarnation, d.uncovered AS uncovered, d.seen_at AS seen_at,
     d.knows AS knows, d.ended AS ended, {later}(h.clock, {now}) AS now
 FROM doors d JOIN hosts h ON h.name = d.host WHERE d.host = :host
     AND d.seen_at >= {later}(h.clock, {now}) - 604800 ORDER BY d.door"""
@@ -191,7 +191,7 @@ ORDER BY id DESC LIMIT :last"""
 
 _TIMES = "asked_at {f}, granted_at {f}, renewed_at {f}, expires_at {f}, ttl_s {f}, drain_s {f}"
 _WISH = "mode text, priority integer, holder text, purpose text"
-_COUNT = "door text, incarnation text, strangers bigint"
+_COUNT = "door text, incarnation text, uncovered bigint"
 _EVENT = "at {f}, event text, mode text, token bigint, holder text, purpose text, lease text"
 _TERM = "now {f}, lease text, token bigint, expires_at {f}, wanted boolean"
 STATEMENTS: dict[str, tuple[tuple[str, ...], str, str]] = {

@@ -1,8 +1,8 @@
 """Which request may be with which engine: admission, a switchover's drain, doubts about an engine, and deaths.
 
-1. Requests are admitted to the newest grant, while it is open. An admitted request holds a lease on that grant from
-   then on, and gives it back however it ends.
-2. A newer token is the end of every older grant: all leases on those are taken away before anything else happens.
+1. Requests are admitted to the newest grant, while it is open. An admitted request is with that grant from then on,
+   until it says that it needs no engine any more.
+2. A newer token is the end of every older grant: its requests are taken away from it before anything else happens.
 3. In a switchover no new request is admitted, so that none can starve it; those that are with the engine may finish
    within a bound, and are then taken away, to be continued by the successor.
 4. Interrupted answers come first, oldest first, and only so many tokens of theirs are computed again at a time. Then
@@ -29,7 +29,7 @@
    all are; when that request has gone and nothing is known, the next one is tried.
 
 Here is what changes: what an event means, and what each step does. Which step is due, and when to look again, are
-questions of `due.py`. `grants.py` has the lock's grants and their leases, `visitors.py` the requests and their order,
+questions of `due.py`. `grants.py` has the lock's grants and their requests, `visitors.py` the requests and their order,
 `deaths.py` what engines have died of. What this file may not do: know what a request says. Pure.
 """
 
@@ -61,7 +61,7 @@ class Admission:
         self.last_served = -math.inf
         """When an engine was last known to serve."""
         self.severed = 0
-        self.strangers = 0
+        self.uncovered = 0
         """Requests that were with an engine while the lease of the host couldn't be relied on."""
         self.deadline = math.inf
         self._served = False
@@ -69,9 +69,9 @@ class Admission:
         self._now = 0.0
 
     @property
-    def strange(self) -> int:
-        """How many strangers are with an engine now."""
-        return sum(self.visitors[request].stranger for request in self.state.untokened)
+    def uncovered_now(self) -> int:
+        """How many of these are with an engine now."""
+        return sum(self.visitors[request].uncovered for request in self.state.untokened)
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Admission:
     def _wrong(self, request: int | None) -> str:
         """What is wrong, if anything is: after an event of this request's; None: of the lock's or the clock's."""
         grant, scout = self.grants.current, self.state.scout
-        if scout is not None and (grant is None or scout not in grant.leases):
+        if scout is not None and (grant is None or scout not in grant.requests):
             return f"request {scout} is to see whether an engine listens, and is with none"
         if grant is None:
             return ""
@@ -154,10 +154,10 @@ class Admission:
         if grant.phase is Phase.LOST:
             return
         state, died = self.state, not grant.planned
-        self._note("lost", token=grant.token, engine=grant.engine_id, in_flight=len(grant.leases), died=died)
+        self._note("lost", token=grant.token, engine=grant.engine_id, in_flight=len(grant.requests), died=died)
         if grant.url:
             state.served_last = grant.token
-        for request in sorted(grant.leases):
+        for request in sorted(grant.requests):
             visitor = self.visitors[request]
             if died and due.to_blame(state, request, self._now):
                 self.deaths.blame(visitor, self._now)
@@ -217,7 +217,7 @@ class Admission:
 
     def _proved(self, event: e.Proved) -> None:
         grant = self.grants.current
-        if grant is not None and event.request in grant.leases:
+        if grant is not None and event.request in grant.requests:
             grant.prove(event.request)
             visitor = self.visitors[event.request]
             visitor.read_by = grant.token
@@ -225,8 +225,8 @@ class Admission:
             self.deaths.acquit(visitor)
             self._end_trial(event.request)
 
-    def _free(self, event: e.Free | e.Over) -> None:
-        """The request gives its lease back."""
+    def _done_with_engine(self, event: e.DoneWithEngine | e.Over) -> None:
+        """It needs no engine any more."""
         state, request = self.state, event.request
         state.doubts.pop(request, None)
         if self.grants.current is not None:
@@ -238,16 +238,16 @@ class Admission:
 
     def _over(self, event: e.Over) -> None:
         request, grant = event.request, self.grants.current
-        there = grant is not None and request in grant.leases and request in self.visitors
+        there = grant is not None and request in grant.requests and request in self.visitors
         if there:
             self._count_if_uncovered(request)
         if request in self.visitors:
             if event.proved:
                 self.deaths.acquit(self.visitors[request])
             elif event.outcome is e.Outcome.LEFT and grant is not None and due.to_blame(self.state, request, self._now):
-                until = grant.leases[request] + self.bounds.acquit_s
+                until = grant.requests[request] + self.bounds.acquit_s
                 self.deaths.leave(request, self.visitors[request], until)
-        self._free(event)
+        self._done_with_engine(event)
         self.state.returning.discard(request)
         self.visitors.leave(request)
 
@@ -257,7 +257,7 @@ class Admission:
 
     def _doubt(self, event: e.Doubt) -> None:
         grant = self.grants.current
-        if grant is None or event.request not in grant.leases:
+        if grant is None or event.request not in grant.requests:
             self._out.append(e.Verdict(event.request, True))
         else:
             self.state.doubts[event.request] = self._now
@@ -271,7 +271,7 @@ class Admission:
         if grant is not None and event.token == grant.token:
             state.try_at = state.scout = None
             state.looking, state.there_at = False, self._now
-            if event.request in grant.leases:
+            if event.request in grant.requests:
                 grant.sent.add(event.request)
                 state.moved_at = self._now
 
@@ -295,10 +295,10 @@ class Admission:
         before, state.gate = state.gate, event
         if event.until == -math.inf < before.until:
             for request in state.untokened:
-                self._count_stranger(request)
+                self._count_uncovered(request)
         elif before.until == -math.inf < event.until:  # it is covered now: uncovered once more it counts anew
             for request in state.untokened:
-                visitors[request].stranger = False
+                visitors[request].uncovered = False
         if event.open and not before.open:
             for request in list(visitors.interrupted):  # their wait for an engine begins now
                 visitors.stop_waiting(request)
@@ -308,18 +308,18 @@ class Admission:
             visitor = visitors[request]
             if visitor.lease != event.token and (visitor.lease <= event.newest or visitor.since < event.looked_at):
                 current = self.grants.current
-                self.strangers += current is not None and request in current.leases  # beside a newer lease, maybe
+                self.uncovered += current is not None and request in current.requests  # beside a newer lease, maybe
                 self._turn_away(request, 409, f"lease {visitor.lease} has ended, or never was{_is_leased(event)}")
 
     def _count_if_uncovered(self, request: int) -> None:
         """It may have been with an engine since before that was known."""
         if self._now >= self.state.gate.until:
-            self._count_stranger(request)
+            self._count_uncovered(request)
 
-    def _count_stranger(self, request: int) -> None:
+    def _count_uncovered(self, request: int) -> None:
         visitor = self.visitors[request]
-        self.strangers += not (visitor.lease or visitor.stranger)
-        visitor.stranger = True
+        self.uncovered += not (visitor.lease or visitor.uncovered)
+        visitor.uncovered = True
 
     # -- the steps that are due ------------------------------------------------------------------------------------
 
@@ -346,9 +346,9 @@ class Admission:
 
     def _sever(self, step: due.Step) -> None:
         grant = self._grant()
-        self.severed += len(grant.leases)
-        self._note("severed", token=grant.token, requests=len(grant.leases))
-        for request in list(grant.leases):
+        self.severed += len(grant.requests)
+        self._note("severed", token=grant.token, requests=len(grant.requests))
+        for request in list(grant.requests):
             if request not in self.state.doubts:
                 self._take_away(request)
         grant.sever_at = math.inf
@@ -385,8 +385,8 @@ class Admission:
             reread = due.to_compute(state, grant, visitor)
             if reread < visitor.tokens:
                 grant.kept_tokens -= visitor.tokens
-        grant.lease(request, self._now, reread)
-        visitor.stranger = False  # one that comes back counts again: another may have had the host in between
+        grant.admit(request, self._now, reread)
+        visitor.uncovered = False  # one that comes back counts again: another may have had the host in between
         self._count_if_uncovered(request)
         if visitor.strikes >= self.bounds.strikes:
             state.trial = request
@@ -415,7 +415,7 @@ _HANDLERS: dict[type, Callable[[Admission, Any], None]] = {
     e.Outlook: Admission._outlook,
     e.Wait: Admission._wait,
     e.Proved: Admission._proved,
-    e.Free: Admission._free,
+    e.DoneWithEngine: Admission._done_with_engine,
     e.Over: Admission._over,
     e.Doubt: Admission._doubt,
     e.NotSent: Admission._not_reached,

@@ -63,7 +63,7 @@ class State:
     def untokened(self) -> list[int]:
         """The requests that are with the engine and carry no token."""
         grant, apart = self.grants.current, (self.visitors.tokened, self.returning, self.doubts)
-        return [each for each in grant.leases if not any(each in some for some in apart)] if grant is not None else []
+        return [each for each in grant.requests if not any(each in some for some in apart)] if grant is not None else []
 
     def lets_in(self, request: int) -> bool:
         """As far as the lease of the door's host goes."""
@@ -117,7 +117,7 @@ def plan(state: State, now: float) -> Step | float:
         if isinstance(verdict, Step):
             return verdict
         at = min(at, verdict)
-    if grant is not None and grant.sever_at < NEVER and grant.leases:
+    if grant is not None and grant.sever_at < NEVER and grant.requests:
         if now >= grant.sever_at:
             return Step(Do.SEVER)
         at = min(at, grant.sever_at)
@@ -167,7 +167,7 @@ def to_blame(state: State, request: int, now: float) -> bool:
         grant is not None
         and request in grant.unproven
         and request in grant.sent
-        and now < grant.leases[request] + state.bounds.acquit_s
+        and now < grant.requests[request] + state.bounds.acquit_s
     )
 
 
@@ -180,7 +180,7 @@ def _turn(state: State, now: float) -> Step | float:
         return NEVER
     if grant.unproven:
         first = next(iter(grant.unproven))
-        at = grant.leases[first] + state.bounds.acquit_s
+        at = grant.requests[first] + state.bounds.acquit_s
         if now >= at:
             return Step(Do.ACQUIT, first)
     if state.trial is not None or state.scout is not None:

@@ -368,7 +368,7 @@ class Proved(OfRequest, frozen=True):
     """From a request: its engine has given some of its answer."""
 
 
-class Free(OfRequest, frozen=True):
+class DoneWithEngine(OfRequest, frozen=True):
     """From a request: it needs no engine any more."""
 
 

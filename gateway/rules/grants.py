@@ -1,8 +1,7 @@
 """The lock's grants, as the door sees them: the newest, the engine that serves under it, and its requests. Pure.
 
-A grant is a token of the lock and the engine that it was given to. The door decides nothing about grants. A request
-that is with a grant has a *lease* on it; leases belong to a token, so a request that is still with an old grant can
-delay nothing that concerns a newer one.
+A grant is a token of the lock and the engine that it was given to. The door decides nothing about grants. A request is
+with one grant, so one that is still with an old grant can delay nothing that concerns a newer one.
 """
 
 import enum
@@ -45,8 +44,8 @@ class Grant:
         self.url = ""
         self.phase = Phase.CLOSED
         self.open_since = 0.0
-        self.leases: dict[int, float] = {}
-        """Which requests are with it, since when."""
+        self.requests: dict[int, float] = {}
+        """Those that are with it, and since when."""
         self.unproven: dict[int, None] = {}
         """Those that have got nothing from it yet, in the order of their admission."""
         self.sent: set[int] = set()
@@ -67,11 +66,11 @@ class Grant:
             raise BrokenRule(f"the grant with token {self.token} can't go from {self.phase.value} to {to.value}")
         self.phase = to
 
-    # -- leases ----------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
-    def lease(self, request: int, now: float, reread: int | None) -> None:
+    def admit(self, request: int, now: float, reread: int | None) -> None:
         """`reread`: it was interrupted, and so many tokens have to be computed again."""
-        self.leases[request] = now
+        self.requests[request] = now
         self.unproven[request] = None
         if reread is not None:
             self.rereading[request] = reread
@@ -82,31 +81,31 @@ class Grant:
         self.rereading.pop(request, None)
 
     def release(self, request: int) -> None:
-        self.leases.pop(request, None)
+        self.requests.pop(request, None)
         self.sent.discard(request)
         self.unproven.pop(request, None)
         self.rereading.pop(request, None)
 
     def lose(self) -> None:
-        self.leases.clear()
+        self.requests.clear()
         self.unproven.clear()
         self.sent.clear()
         self.rereading.clear()
         self.move(Phase.LOST)
 
     def check(self, request: int | None) -> str:
-        """What is wrong with it, if anything is: with this one's lease, or with all of them."""
-        if self.phase is Phase.LOST and self.leases:
-            return f"token {self.token} is lost and has leases"
+        """What is wrong with it, if anything is: with this request, or with all of them."""
+        if self.phase is Phase.LOST and self.requests:
+            return f"token {self.token} is lost and has requests"
         if self.phase is Phase.OPEN and not self.url:
             return f"token {self.token} is open, and has no address"
         if request is None:
-            right = self.rereading.keys() <= self.unproven.keys() <= self.leases.keys() >= self.sent
-        elif request in self.leases:
+            right = self.rereading.keys() <= self.unproven.keys() <= self.requests.keys() >= self.sent
+        elif request in self.requests:
             right = request in self.unproven or request not in self.rereading
         else:
             right = request not in self.unproven and request not in self.rereading and request not in self.sent
-        return "" if right else f"leases of token {self.token} are not what they should be"
+        return "" if right else f"requests of token {self.token} are not what they should be"
 
 
 class Grants:
@@ -187,7 +186,7 @@ class Grants:
             bound = switchover.drain_timeout_s if own is None else min(own, switchover.drain_timeout_s)
             grant.sever_at = now + bound
             grant.move(Phase.DRAINING)
-            notes = [_note("draining", token=grant.token, in_flight=len(grant.leases), bound_s=bound)]
+            notes = [_note("draining", token=grant.token, in_flight=len(grant.requests), bound_s=bound)]
         if switchover.exiting:
             grant.sever_at = now
         grant.planned = True

@@ -7,10 +7,10 @@
    is refused. A newer one than is known waits until the database has been looked at.
 3. Without an answer of the database interactive traffic goes on, unverified: when the door's own lease can't be relied
    on any more; or, while another has the host alone, when that lease has ended for certain.
-4. What was with an engine while the door had no lease that it could rely on is a stranger. Strangers are counted, and
-   reported before the door asks for its next lease, and whenever a lease of another has begun or ended. One that was
-   still there at a report counts again in the next one: another may have had the host in between. One that the door's
-   lease has covered since is none any more, and counts anew when that is lost.
+4. A request that is with an engine while the door has no lease that it can rely on is *uncovered*. The door counts
+   these, and reports them before it asks for its next lease, and whenever a lease of another has begun or ended. One
+   that is still there at a report counts again in the next one: another may have had the host in between. One that the
+   door's lease has covered since counts anew when that is lost.
 
 The lease itself is `fleet/rules/term.py`'s, what becomes of a request `admission.py`'s. Pure.
 """
@@ -52,7 +52,7 @@ class DoorLease:
         self._knows = 0
         """Whatever excluded this door up to this token has ended."""
         self._terms = self._reports = self._reported = self._sent = 0
-        self._strange = self._carried = self._carrying = 0
+        self._uncovered_now = self._carried = self._carrying = 0
         self._drain_until: float | None
         """The lease is to be given back then, or when no request is left."""
         self._term = self._begin(now, 0)
@@ -67,12 +67,12 @@ class DoorLease:
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def handle(
-        self, event: t.Answered | t.Failed | t.Tick, now: float, strangers: int, in_flight: int, strange: int = 0
+        self, event: t.Answered | t.Failed | t.Tick, now: float, uncovered: int, in_flight: int, uncovered_now: int = 0
     ) -> list[t.Ask | t.Cut | Note]:
-        """`strangers`: so many have been counted; `in_flight`: so many that carry no token are with an engine, and
-        `strange` of these are strangers.
+        """`uncovered`: so many have been counted. `in_flight`: so many requests that carry no token are with an engine,
+        and `uncovered_now` of these are uncovered.
         """
-        self._out, self._strange = [], strange
+        self._out, self._uncovered_now = [], uncovered_now
         if not isinstance(event, t.Tick) and event.question < 0:
             self._on_report(event, now)
         else:
@@ -85,10 +85,10 @@ class DoorLease:
             self.deadline = now
             return self._out
         if self._term.phase is t.Phase.OVER and now >= self._next_at and not self._closing:
-            self._report(strangers, now, due=strangers > self._reported)
+            self._report(uncovered, now, due=uncovered > self._reported)
             self._term = self._begin(now, self._term.asked)
             self._feed(t.Tick(), now)
-        self._report(strangers, now, due=strangers > self._reported or now >= self._report_at)
+        self._report(uncovered, now, due=uncovered > self._reported or now >= self._report_at)
         drains = self._drain_until is not None and self._held
         self.deadline = min(self._term.deadline, now + (DRAIN_LOOK_S if drains else LOOK_S))
         return self._out
@@ -97,10 +97,10 @@ class DoorLease:
         """A request has come with a token that isn't known; a tick comes next."""
         self._term.look_now()
 
-    def close(self, now: float, strangers: int) -> list[t.Ask | t.Cut | Note]:
+    def close(self, now: float, uncovered: int) -> list[t.Ask | t.Cut | Note]:
         self._out, self._closing, self._reporting = [], True, False
         self._report_not_before = now
-        self._report(strangers, now, due=True)
+        self._report(uncovered, now, due=True)
         self._feed(t.GiveBack(), now)
         return self._out
 
@@ -216,22 +216,22 @@ class DoorLease:
     def _say(self, event: str, why: str, *, alarm: bool = False, **more: float) -> None:
         self._out.append(Note(event, {"host": self.bounds.host, "why": why, **more}, alarm))
 
-    # -- strangers -------------------------------------------------------------------------------------------------
+    # -- uncovered requests ----------------------------------------------------------------------------------------
 
-    def _report(self, strangers: int, now: float, *, due: bool) -> None:
+    def _report(self, uncovered: int, now: float, *, due: bool) -> None:
         if self._reporting or not due or now < self._report_not_before:
             return
         self._reports -= 1
-        self._reporting, self._sent = True, strangers
+        self._reporting, self._sent = True, uncovered
         self._report_at = now + self.bounds.ttl_s / 3
         values: dict[str, object] = {
             "host": self.bounds.host,
             "door": self.bounds.door,
             "incarnation": self.bounds.incarnation,
         }
-        sighted = strangers - self._reported + self._carried
-        self._carrying = self._strange if self.unverified else 0
-        more: dict[str, object] = {"strangers": sighted, "knows": self._knows, "ended": self._closing}
+        sighted = uncovered - self._reported + self._carried
+        self._carrying = self._uncovered_now if self.unverified else 0
+        more: dict[str, object] = {"uncovered": sighted, "knows": self._knows, "ended": self._closing}
         self._out.append(t.Ask(self._reports, "report", values | more))
 
     def _on_report(self, event: t.Answered | t.Failed | t.Tick, now: float) -> None:

@@ -24,7 +24,7 @@ _MODELS_MOST = 1000
 _FOR_ADMISSION = frozenset(
     (
         *(e.LockSeen, e.LockAway, e.LeaseSeen, e.Stop, e.Connected, e.Unreachable),
-        *(e.Wait, e.Doubt, e.Proved, e.Free),
+        *(e.Wait, e.Doubt, e.Proved, e.DoneWithEngine),
     )
 )
 _FOR_A_REQUEST = frozenset(
@@ -104,7 +104,7 @@ class Machine:
     def _ask(self, event: Any, now: float) -> list[e.Effect]:
         request = self.requests.get(event.request)
         if request is None:
-            return [e.Free(event.request)] if type(event) is e.Admit else []
+            return [e.DoneWithEngine(event.request)] if type(event) is e.Admit else []
         request.max_len, request.loaded = self.max_len, self.loaded
         try:
             return request.handle(event, now)

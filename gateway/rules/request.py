@@ -454,7 +454,7 @@ class Request:
             self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
 
     def _leave_engine(self) -> None:
-        self._out += [*self._legs.drop_all(), e.Free(self.number)]
+        self._out += [*self._legs.drop_all(), e.DoneWithEngine(self.number)]
         self.token, self._mode = 0, None
         self._move(Phase.WAITING)
 

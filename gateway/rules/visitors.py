@@ -11,7 +11,7 @@ from gateway.rules import events as e
 
 class Visitor:
     __slots__ = (
-        "again", "fingerprint", "lease", "preflight", "priority", "read_by", "since", "stranger", "strikes", "tokens",
+        "again", "fingerprint", "lease", "preflight", "priority", "read_by", "since", "strikes", "tokens", "uncovered",
         "until", "waits",
     )  # fmt: skip
 
@@ -34,7 +34,7 @@ class Visitor:
         """How many engines died while they had it and had given it nothing."""
         self.lease = wait.lease
         """The token that it carries."""
-        self.stranger = False
+        self.uncovered = False
         """It was with an engine when no lease covered it, and is counted."""
         self.fingerprint = wait.fingerprint
         """Requests that ask the same have the same one; 0: this one can't be told from others."""

@@ -50,7 +50,7 @@ class Lease:
         """In this machine's time, and in that of the pairs."""
         self._offset_s = 0.0
         self._gone = 0
-        """Strangers of pairs that aren't there any more."""
+        """Of pairs that aren't there any more: requests that no lease covered."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed: asyncio.Event = asyncio.Event()
         self.on_changed: Callable[[], None] = lambda: None
@@ -66,13 +66,13 @@ class Lease:
         pair.feed(self._told)
 
     def forget(self, pair: Pair) -> None:
-        self._gone += pair.machine.admission.strangers
+        self._gone += pair.machine.admission.uncovered
 
     async def close(self) -> None:
         """Says that this door has ended in order, and gives the lease back; not for longer than `CLOSE_S`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._carry_out(self._machine.close(clock(), self._strangers))
+        self._carry_out(self._machine.close(clock(), self._uncovered))
         self._asker.close_when_done(self._asker_has_ended)
         try:
             await asyncio.wait_for(self._closed.wait(), CLOSE_S)
@@ -85,14 +85,14 @@ class Lease:
     # -- the machine -----------------------------------------------------------------------------------------------
 
     @property
-    def _strangers(self) -> int:
-        return self._gone + sum(pair.machine.admission.strangers for pair in self._pairs)
+    def _uncovered(self) -> int:
+        return self._gone + sum(pair.machine.admission.uncovered for pair in self._pairs)
 
     def _in_flight(self) -> int:
         return sum(len(pair.machine.admission.state.untokened) for pair in self._pairs)
 
-    def _strange(self) -> int:
-        return sum(pair.machine.admission.strange for pair in self._pairs)
+    def _uncovered_now(self) -> int:
+        return sum(pair.machine.admission.uncovered_now for pair in self._pairs)
 
     def _answer(self, answer: t.Answered | t.Failed) -> None:
         """In the asker's thread."""
@@ -107,7 +107,7 @@ class Lease:
     def _feed(self, event: t.Answered | t.Failed | t.Tick) -> None:
         if self._closed.is_set():
             return
-        self._carry_out(self._machine.handle(event, clock(), self._strangers, self._in_flight(), self._strange()))
+        self._carry_out(self._machine.handle(event, clock(), self._uncovered, self._in_flight(), self._uncovered_now()))
         self._tell()
         wait_s = max(0.0, self._machine.deadline - clock())
         if self._timer is not None:
@@ -151,7 +151,7 @@ class Lease:
             "shared": f"host {self._host} is shared" + ("; a program waits to have it alone" if waits else ""),
         }.get(state, leased(self._host, other or machine.intent))
         return {"host": self._host, "state": state, "says": says, "token": self._gate.token,
-                "strangers": self._strangers}  # fmt: skip
+                "uncovered": self._uncovered}  # fmt: skip
 
     def values(self) -> list[Value]:
         machine, now, labels = self._machine, clock(), {"host": self._host}
@@ -167,6 +167,6 @@ class Lease:
             ("lease_unrenewed_seconds", "Since that lease was renewed, as last seen", unrenewed_s),
             ("lease_intent_seconds", "How long a wish for the host alone has waited, as last seen", waits_s),
             ("lease_clock_offset_seconds", "The database's clock less this machine's", self._offset_s),
-            ("lease_strangers_total", "Requests that no lease covered", float(self._strangers)),
+            ("lease_uncovered_total", "Requests that no lease covered", float(self._uncovered)),
         ]
         return [(name, help, labels, value) for name, help, value in values]

@@ -350,7 +350,9 @@ class Gateway:
             "models": list(machine.models),
             "lock": "away" if admission.grants.away else lock.state,
             "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
-            "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
+            "grant": {"token": grant.token, "phase": grant.phase.value, "requests": len(grant.requests)}
+            if grant
+            else None,
             "redundant": list(lock.ready),
             **pair.requests(),
             "last_failover": pair.failover.json(),

@@ -297,15 +297,10 @@ class Server(Shell):
         if named.process is not None:
             self._process_of[conn] = named.process
         pid = named.local_pid
-        writes_end = message.writes_end and not self._finds_io_uring(pid)
+        writes_end = message.writes_end and not _may_have_io_uring(pid)
+        if message.writes_end and not writes_end:
+            self.log.warning("may_write_late", pid=pid, why="it says that it can't have io_uring, and has no filter")
         self.feed(e.Received(conn, message, (), named.process, named.identity, local_pid=pid, writes_end=writes_end))
-
-    def _finds_io_uring(self, pid: int) -> bool:
-        """What can be seen of that process says that it may have io_uring, whatever it says."""
-        if not pid or io_uring.is_filtered(pid) is not False or io_uring.kernel_refuses():
-            return False
-        self.log.warning("may_write_late", pid=pid, why="it says that it can't have io_uring, and has no filter")
-        return True
 
     def _on_hand_back(self, conn: int, message: m.HandBack, descriptors: tuple[int, ...]) -> None:
         sizes = message.sizes[message.first : message.first + len(descriptors)]
@@ -345,6 +340,11 @@ class Server(Shell):
         e.Note: Shell.note,
         e.Stop: Shell.stop,
     }
+
+
+def _may_have_io_uring(pid: int) -> bool:
+    """As far as that can be seen, and whatever the process says."""
+    return bool(pid) and io_uring.is_filtered(pid) is False and not io_uring.kernel_refuses()
 
 
 def _namespace(kind: str) -> str:

@@ -182,7 +182,7 @@ class Server(Shell):
             followed = msgspec.json.decode(self._followed.read() or b"", type=ModelsFile)
         except (OSError, msgspec.MsgspecError):
             raise BadFile(*(f"{self.options.models}: {sentence}" for sentence in wrong.args)) from None
-        self._is_wrong(wrong)
+        self._say_file_is_wrong(wrong)
         return followed
 
     def _read(self) -> ModelsFile:
@@ -201,7 +201,7 @@ class Server(Shell):
         on_these = msgspec.structs.replace(spec, devices=spec.devices or list(self._devices))
         return models_file.wrong(on_these, self._totals(), asleep)
 
-    def _is_wrong(self, error: BadFile) -> None:
+    def _say_file_is_wrong(self, error: BadFile) -> None:
         why = "; ".join(map(str, error.args))
         self._bad_file = f"{self.options.models} is wrong, and nothing of it is followed: {why}"
         self.log.alarm("models_file_wrong", why=why, follows="nothing has changed")
@@ -210,7 +210,7 @@ class Server(Shell):
         try:
             new = self._read()
         except BadFile as error:
-            self._is_wrong(error)
+            self._say_file_is_wrong(error)
             self.publish(None)
             return
         for line in models_file.changes(self._spec, new) or ["nothing has changed"]:

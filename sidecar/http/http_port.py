@@ -149,11 +149,11 @@ class HttpPort:
         def work() -> None:
             page, http = _made(self._slow[path]), self._http
             assert http is not None
-            http.call_soon_threadsafe(self._is_made, path, page, replies)
+            http.call_soon_threadsafe(self._send_made, path, page, replies)
 
         threading.Thread(target=work, name=f"page {path}", daemon=True).start()
 
-    def _is_made(self, path: str, page: Page, replies: "list[Reply]") -> None:
+    def _send_made(self, path: str, page: Page, replies: "list[Reply]") -> None:
         self._being_made.discard(path)
         for reply in replies:
             _send(reply, page)

@@ -145,7 +145,7 @@ class HttpServer:
         self.sweep = None
         now = self.loop.time()
         for connection in [late for late in self.connections if late.deadline <= now]:
-            connection.late()
+            connection.time_is_over()
         waits = 0
         for connection in reversed(list(self.stuck)):
             waits += connection.unsent
@@ -398,7 +398,7 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
 
     def answered(self, reply: Reply) -> None:
-        if not self._is_over(reply):
+        if not self._end_reply(reply):
             return
         reader = self._reader
         if not reply.keeps or self._server.closing:
@@ -414,14 +414,14 @@ class _Connection(asyncio.Protocol):
         """What was written still arrives; then the connection ends without the answer's end. Where only that end would
         tell the client that it has all, the connection is reset instead.
         """
-        if not self._is_over(reply):
+        if not self._end_reply(reply):
             return
         if reply.chunked:
             self._linger()
         else:
             self.close()
 
-    def _is_over(self, reply: Reply) -> bool:
+    def _end_reply(self, reply: Reply) -> bool:
         """False: it was over before."""
         if reply is not self._reply:
             return False
@@ -432,7 +432,7 @@ class _Connection(asyncio.Protocol):
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
-    def late(self) -> None:
+    def time_is_over(self) -> None:
         self.deadline = float("inf")
         self._late()
 

@@ -1,5 +1,5 @@
 """How a package that isn't installed is had: with an extra of this software. Here alone, because no registry has this
-software, and what `pip install gpu-failover` finds in one would be a stranger's.
+software, and what `pip install gpu-failover` finds in one would be another project's.
 """
 
 from pathlib import Path

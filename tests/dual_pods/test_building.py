@@ -335,7 +335,7 @@ def test_a_server_pod_that_its_node_says_nothing_of_yet_hasn_t_ended() -> None:
     assert not reading.server(pod).ended
 
 
-def test_what_a_stranger_writes_on_a_server_pod_counts_for_nothing() -> None:
+def test_what_no_controller_has_written_on_a_server_pod_counts_for_nothing() -> None:
     pod = _pod()
     marks = {names.BINDINGS: '{"i1": "u1"}', names.ASLEEP_SINCE: "12.5"}
     pod["metadata"] |= {"labels": {names.SERVER: "single"}, "annotations": marks}

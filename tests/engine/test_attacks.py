@@ -376,7 +376,7 @@ def test_who_serves_is_the_locks_to_say_and_the_shims_where_it_does_not_know(
 
 
 @chaos
-def test_a_port_that_a_stranger_has_is_seen_before_the_wake(house: House) -> None:
+def test_a_port_that_another_program_has_is_seen_before_the_wake(house: House) -> None:
     house.start_lock()
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         listen = ("--listen", f"127.0.0.1:{stranger.getsockname()[1]}")

@@ -141,11 +141,11 @@ class Model:
 
     def report(self, host: Host, values: Row) -> list[Row]:
         now, before = self._turn(host), host.doors.get(values["door"])
-        strangers = values["strangers"]
+        uncovered = values["uncovered"]
         if before is not None:
             vanished = before["incarnation"] != values["incarnation"] and not before["ended"]
-            strangers += before["strangers"] + vanished
-        said = {"incarnation": values["incarnation"], "strangers": strangers, "seen_at": now, "ended": values["ended"]}
+            uncovered += before["uncovered"] + vanished
+        said = {"incarnation": values["incarnation"], "uncovered": uncovered, "seen_at": now, "ended": values["ended"]}
         said["knows"] = values["knows"]
         host.doors[values["door"]] = {"door": values["door"], **said}
         host.doors = {name: row for name, row in host.doors.items() if row["seen_at"] >= now - 604800}

@@ -78,7 +78,7 @@ def script(seed: int) -> tuple[list[tuple[float, str, dict[str, Any]]], list[Ans
         elif name == "release":
             values |= {"lease": lease}
         elif name == "report":
-            values |= {"door": dice.choice("de"), "incarnation": dice.choice("12"), "strangers": dice.choice((0, 0, 3))}
+            values |= {"door": dice.choice("de"), "incarnation": dice.choice("12"), "uncovered": dice.choice((0, 0, 3))}
             values |= {"ended": dice.random() < 0.2, "knows": dice.randrange(9)}
         said.append((now, name, values))
         answers.append(model.call(name, **values))

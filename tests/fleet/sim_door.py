@@ -49,9 +49,9 @@ class Door:
         self.name = name = f"{self.number:08}-door-{self.incarnation:07}"
         ttl_s, drain_s = dice.choice((3.0, 6.0, 6.0, 12.0)), dice.choice((0.0, 2.0, 10.0))
         self.machine = DoorLease(Bounds(HOST, f"door {self.number}", name, ttl_s, drain_s), self.clock())
-        self.gate, self.strangers, self.armed = LeaseSeen(open=False), 0, 0
+        self.gate, self.uncovered, self.armed = LeaseSeen(open=False), 0, 0
         self.engine: dict[int, bool] = {}
-        """Requests that are with it, as the door knows; and whether it is a stranger."""
+        """Requests that are with it, as the door knows; and whether it is uncovered."""
         self.begun: dict[int, int] = {}
         """Which attempt of each."""
         self.waiting: list[int] = []
@@ -71,7 +71,7 @@ class Door:
         if self.stalled(lambda: self.feed(event)):
             return
         now = self.clock()
-        self.carry_out(self.machine.handle(event, now, self.strangers, len(self.engine), sum(self.engine.values())))
+        self.carry_out(self.machine.handle(event, now, self.uncovered, len(self.engine), sum(self.engine.values())))
         gate = self.machine.gate(now)
         self.rely(gate)
         if gate != self.gate:
@@ -190,7 +190,7 @@ class Door:
             self.count(request)
 
     def count(self, request: int) -> None:
-        self.strangers += not self.engine[request]
+        self.uncovered += not self.engine[request]
         self.engine[request] = True
 
     def arrive(self) -> None:
@@ -263,7 +263,7 @@ class Truth:
         self._number += 1
         self.with_engine[door, request] = self._number
         for run in self.runs:
-            run.strangers.add(door.name)
+            run.uncovered.add(door.name)
         return self._number
 
     def left(self, door: Door, request: int, number: int | None = None) -> bool:
@@ -280,7 +280,7 @@ class Run:
     def __init__(self, world: "World", token: int) -> None:
         self.world, self.faults = world, not world.quiet()
         self._token, self._end, self._seen = token, 0.0, True
-        self.strangers = {door.name for door, _ in world.truth.with_engine}
+        self.uncovered = {door.name for door, _ in world.truth.with_engine}
         self._before: Mapping[str, Row] = {}
         found = self._look()
         if found is None:
@@ -302,9 +302,9 @@ class Run:
             if not late or self.world.now >= self._end:
                 why = clean.taints(self._before, doors, late)
                 self.world.judged[bool(why) or not self._seen] += 1
-                dirty = self.strangers & self.world.database.doors  # one that has never reached it isn't known
+                dirty = self.uncovered & self.world.database.doors  # one that has never reached it isn't known
                 self.world.claim(bool(why) or not self._seen or not dirty, "a run is called clean, and wasn't")
-                may = self.faults or (self.world.errs and self.strangers)
+                may = self.faults or (self.world.errs and self.uncovered)
                 self.world.claim(bool(may) or not why, f"a run is called tainted without a fault: {why}")
                 return
         if self.world.now < self._end:

@@ -110,7 +110,7 @@ def test_64_streams_and_a_wish_for_the_host_cut_none_and_the_bench_is_alone(site
     for bench in benches:
         assert bench.out.rest().count("running 0") == 20 and "running" in bench.out.said[-1]
         assert "clean: 1 door let through none but its own requests" in bench.err.rest()
-    assert site.lease()["strangers"] == 0
+    assert site.lease()["uncovered"] == 0
 
 
 @on
@@ -283,7 +283,7 @@ def test_without_the_database_traffic_goes_on_marked_and_counted(
             packaged.go_on()
         site.until("shared")
         assert "x-failover-lease" not in ask(site.door.port, "/v1/completions", BODY)[1]
-        until(lambda: site.store.call("doors", host="away")[0]["strangers"] == 1, "it is reported")
+        until(lambda: site.store.call("doors", host="away")[0]["uncovered"] == 1, "it is reported")
         bench = site.bench()
         assert bench.ends() == 0, bench.err.rest()
         site.close()

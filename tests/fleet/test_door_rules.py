@@ -19,7 +19,7 @@ from gateway.shell.lease import Lease, Settings
 from gateway.shell.metrics import Counts
 from sidecar.terminal.logs import Log
 from tests.fleet.model import Model
-from tests.gateway.test_door_rules import BODY, COMPLETION, answered, leases, step, world
+from tests.gateway.test_door_rules import BODY, COMPLETION, answered, step, with_engine, world
 from tests.gateway.world import SimClient, World
 
 HELD = e.LeaseSeen(until=1e9, newest=3)
@@ -27,8 +27,8 @@ LEASED = e.LeaseSeen(False, -math.inf, 7, 7, "host h is leased", retry_after_s=9
 DRAINS = msgspec.structs.replace(LEASED, token=0, newest=3, until=1e9)
 
 
-def strangers(it: World) -> int:
-    return it.machine.admission.strangers
+def uncovered(it: World) -> int:
+    return it.machine.admission.uncovered
 
 
 def status(client: SimClient) -> int:
@@ -43,10 +43,10 @@ def test_while_another_has_the_host_only_its_requests_are_let_in_and_the_others_
     it.feed(LEASED)
     plain, own = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, BODY, lease=7)
     it.run()
-    assert answered(own) and not plain.ended and leases(it) == 0
+    assert answered(own) and not plain.ended and with_engine(it) == 0
     it.feed(HELD)
     it.run()
-    assert answered(plain) and strangers(it) == 0
+    assert answered(plain) and uncovered(it) == 0
 
 
 def test_they_are_refused_at_once_where_that_is_wished_and_else_when_they_have_waited_for_long() -> None:
@@ -78,16 +78,16 @@ def test_a_token_that_has_ended_is_refused_wherever_its_request_is() -> None:
     streams = it.arrive(COMPLETION, BODY, lease=7)
     step(it, streams, 3)
     it.feed(msgspec.structs.replace(LEASED, token=8, newest=8))
-    assert streams.outcome is e.Outcome.ENDED and leases(it) == 0, "it would disturb the next one"
+    assert streams.outcome is e.Outcome.ENDED and with_engine(it) == 0, "it would disturb the next one"
 
 
 def test_a_token_that_isnt_known_waits_for_a_look_and_no_longer() -> None:
     it = world()
     it.feed(HELD)
     new, made_up = it.arrive(COMPLETION, BODY, lease=7), it.arrive(COMPLETION, BODY, lease=9)
-    assert leases(it) == 0 and not new.ended and it.looks_at_lease == 2
+    assert with_engine(it) == 0 and not new.ended and it.looks_at_lease == 2
     it.feed(msgspec.structs.replace(LEASED, looked_at=it.now - 1))
-    assert leases(it) == 1 and not made_up.ended, "that look was before it came"
+    assert with_engine(it) == 1 and not made_up.ended, "that look was before it came"
     it.feed(msgspec.structs.replace(LEASED, looked_at=it.now + 1))
     assert status(made_up) == 409
     it.run()
@@ -103,15 +103,15 @@ def test_a_wish_lets_what_is_there_finish_and_then_pauses_it_and_nothing_is_cut(
     late = it.arrive(COMPLETION, BODY)
     while not quick.ended:
         step(it, quick)
-    assert answered(quick) and leases(it) == 1
+    assert answered(quick) and with_engine(it) == 1
     it.wait(5.0)
-    assert leases(it) == 0 and not slow.ended and it.notes[-1].event == "paused"
+    assert with_engine(it) == 0 and not slow.ended and it.notes[-1].event == "paused"
     it.wait(3600.0)
     assert not slow.ended, "however long that takes"
     assert status(late) == 503
     it.feed(HELD)
     it.run()
-    assert answered(slow) and slow.how == "continued" and strangers(it) == 0
+    assert answered(slow) and slow.how == "continued" and uncovered(it) == 0
     assert not slow.gaps, "no engine was lost"
 
 
@@ -129,21 +129,21 @@ def test_a_paused_answer_waits_for_its_turn_as_long_as_any_other_after_that() ->
     assert slow.outcome is e.Outcome.ENDED
 
 
-def test_what_no_lease_covers_is_a_stranger_and_marked() -> None:
+def test_what_no_lease_covers_is_counted_and_marked() -> None:
     it = world()
     it.feed(HELD)
     there = it.arrive(COMPLETION, BODY)
     step(it, there, 2)
     it.feed(e.LeaseSeen(until=-math.inf, newest=3))
-    assert strangers(it) == 1
+    assert uncovered(it) == 1
     it.feed(e.LeaseSeen(until=-math.inf, newest=3))
-    assert strangers(it) == 1
+    assert uncovered(it) == 1
     it.arrive(COMPLETION, BODY)
     it.run()
-    assert strangers(it) == 2, "each once"
+    assert uncovered(it) == 2, "each once"
 
 
-def test_what_is_with_an_engine_when_a_door_hears_that_another_has_the_host_is_a_stranger() -> None:
+def test_what_is_with_an_engine_when_a_door_hears_that_another_has_the_host_is_uncovered() -> None:
     """Found by the simulator, seed 720323: it was taken away uncounted, and the other's time called clean."""
     it = world()
     it.feed(HELD)
@@ -151,7 +151,7 @@ def test_what_is_with_an_engine_when_a_door_hears_that_another_has_the_host_is_a
     own = it.arrive(COMPLETION, BODY, lease=7)
     it.feed(LEASED)
     it.run()
-    assert answered(own) and strangers(it) == 1
+    assert answered(own) and uncovered(it) == 1
 
 
 def test_a_door_that_is_stopped_while_it_drains_counts_what_it_takes_away_too_late() -> None:
@@ -161,28 +161,28 @@ def test_a_door_that_is_stopped_while_it_drains_counts_what_it_takes_away_too_la
     it.feed(msgspec.structs.replace(DRAINS, until=it.now + 6.0, pause_at=it.now + 5.0))
     it.now += 100.0
     it.wait(0.0)
-    assert it.notes[-1].event == "paused" and strangers(it) == 1
+    assert it.notes[-1].event == "paused" and uncovered(it) == 1
 
 
-def test_a_stranger_that_a_lease_has_covered_since_counts_anew_when_it_is_uncovered() -> None:
+def test_what_a_lease_has_covered_since_counts_anew_when_it_is_uncovered() -> None:
     """Found by the simulator, seed 58244: another had the host when the lease was lost again, and was told nothing."""
     it = world()
     it.feed(HELD)
     step(it, it.arrive(COMPLETION, BODY), 2)
     for count in (1, 2):
         it.feed(e.LeaseSeen(until=-math.inf, newest=3))
-        assert strangers(it) == count and it.machine.admission.strange == 1
+        assert uncovered(it) == count and it.machine.admission.uncovered_now == 1
         it.feed(HELD)
-        assert strangers(it) == count and it.machine.admission.strange == 0
+        assert uncovered(it) == count and it.machine.admission.uncovered_now == 0
 
 
-def test_what_is_with_an_engine_under_a_token_that_has_ended_is_a_stranger_to_the_next() -> None:
+def test_what_is_with_an_engine_under_a_token_that_has_ended_is_uncovered() -> None:
     it = world()
     it.feed(LEASED)
     streams, waits = it.arrive(COMPLETION, BODY, lease=7), it.arrive(COMPLETION, BODY, lease=9)
     step(it, streams, 3)
     it.feed(msgspec.structs.replace(LEASED, token=8, newest=9))
-    assert streams.outcome is e.Outcome.ENDED and waits.ended and strangers(it) == 1
+    assert streams.outcome is e.Outcome.ENDED and waits.ended and uncovered(it) == 1
 
 
 def test_a_door_that_was_stopped_counts_what_ended_before_it_knew() -> None:
@@ -193,7 +193,7 @@ def test_a_door_that_was_stopped_counts_what_ended_before_it_knew() -> None:
     step(it, there, 2)
     it.now += 0.5
     it.run()
-    assert answered(there) and strangers(it) == 1
+    assert answered(there) and uncovered(it) == 1
 
 
 # -- what the door makes of the database ---------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Door:
     """Over the simulator's database, with a clock of the test's. A term is 60 s."""
 
     def __init__(self, *, answers: bool = True, **bounds: Any) -> None:
-        self.now, self.strangers, self.in_flight, self.strange = 1e6, 0, 0, 0
+        self.now, self.uncovered, self.in_flight, self.uncovered_now = 1e6, 0, 0, 0
         self.store, self.answers, self.asked = Model(lambda: self.now - 5e5), answers, [""]
         self.final = False
         """Asking again doesn't help."""
@@ -215,14 +215,16 @@ class Door:
         self.feed(t.Tick())
 
     def feed(self, event: Any) -> None:
-        pending = list(self.it.handle(event, self.now, self.strangers, self.in_flight, self.strange))
+        pending = list(self.it.handle(event, self.now, self.uncovered, self.in_flight, self.uncovered_now))
         while pending:
             self.opened.append(self.gate.open)
             effect = pending.pop(0)
             self.heard.append(effect)
             if isinstance(effect, t.Ask):
                 self.asked.append(effect.name)
-                pending += self.it.handle(self.answer(effect), self.now, self.strangers, self.in_flight, self.strange)
+                pending += self.it.handle(
+                    self.answer(effect), self.now, self.uncovered, self.in_flight, self.uncovered_now
+                )
 
     def answer(self, ask: t.Ask) -> t.Answered | t.Failed:
         if not self.answers:
@@ -264,7 +266,7 @@ class Door:
     @property
     def reported(self) -> tuple[int, bool]:
         (row,) = self.call("doors", host="h")
-        return row["strangers"], bool(row["ended"])
+        return row["uncovered"], bool(row["ended"])
 
 
 def test_a_door_is_shut_until_it_has_its_lease_and_open_while_it_has() -> None:
@@ -397,7 +399,7 @@ def test_a_term_shorter_than_a_look_is_renewed_in_time() -> None:
 
 def test_a_door_that_is_closed_asks_for_nothing_more_and_says_so_though_it_has_just_failed() -> None:
     door = Door()
-    door.strangers, door.answers = 1, False
+    door.uncovered, door.answers = 1, False
     door.after(3.0)
     assert door.asked[-1] == "report" or "report" in door.asked[-4:]
     door.answers = True
@@ -541,7 +543,7 @@ def test_a_door_that_finds_the_host_leased_when_it_is_back_pauses_at_once() -> N
     door = Door()
     door.answers = False
     door.after(70.0)
-    door.in_flight, door.strangers = 2, 2
+    door.in_flight, door.uncovered = 2, 2
     door.other()
     assert door.other()["token"] == 2
     door.answers, before = True, len(door.asked)
@@ -552,7 +554,7 @@ def test_a_door_that_finds_the_host_leased_when_it_is_back_pauses_at_once() -> N
     assert names.index("report") < names.index("ask")
 
 
-def test_strangers_are_reported_and_the_end_of_anothers_lease_is() -> None:
+def test_uncovered_requests_are_reported_and_the_end_of_anothers_lease_is() -> None:
     door = Door()
     assert door.reported == (0, False)
     door.other()
@@ -564,28 +566,28 @@ def test_strangers_are_reported_and_the_end_of_anothers_lease_is() -> None:
     released_at = door.now
     door.after(1.5)
     assert door.call("doors", host="h")[0]["seen_at"] >= released_at - 5e5 > before
-    door.strangers = 4
+    door.uncovered = 4
     door.after(1.0)
     assert door.reported == (4, False)
-    door.strangers = 5
+    door.uncovered = 5
     for effect in door.it.close(door.now, 5):
         if isinstance(effect, t.Ask):
             door.answer(effect)
     assert door.reported == (5, True) and not door.call("look", host="h")[0]["lease"]
 
 
-def test_a_stranger_that_is_still_there_counts_again_in_the_next_report() -> None:
+def test_an_uncovered_request_that_is_still_there_counts_again_in_the_next_report() -> None:
     """Another may have had the host in between, and the count was read before that."""
     door = Door()
     door.answers = False
     door.after(70.0)
-    door.strangers = door.in_flight = door.strange = 2
+    door.uncovered = door.in_flight = door.uncovered_now = 2
     door.answers = True
     door.other()
     assert door.other()["token"] == 2
     door.after(25.0)
     assert not door.gate.open and door.reported == (4, False)
-    door.strange = door.in_flight = 0
+    door.uncovered_now = door.in_flight = 0
     door.after(25.0)
     assert door.reported == (4, False)
 
@@ -624,7 +626,7 @@ def test_a_door_that_was_stopped_reports_when_what_it_has_is_counted_and_not_bef
     ]
     assert door.it.deadline == door.now
     (report,) = [ask for ask in door.it.handle(t.Tick(), door.now, 1, 1, 1) if getattr(ask, "name", "") == "report"]
-    assert report.values["strangers"] == 1  # type: ignore[union-attr]
+    assert report.values["uncovered"] == 1  # type: ignore[union-attr]
 
 
 def test_an_answer_to_a_lease_before_is_no_answer_to_this_one() -> None:
@@ -637,7 +639,7 @@ def test_an_answer_to_a_lease_before_is_no_answer_to_this_one() -> None:
 
 def test_a_report_that_fails_is_said_again_and_not_at_once() -> None:
     door = Door()
-    door.answers, door.strangers = False, 3
+    door.answers, door.uncovered = False, 3
     before = len(door.asked)
     door.after(10.0)
     assert door.asked[before:].count("report") <= 6
@@ -651,13 +653,13 @@ def test_what_a_pair_has_counted_stays_when_it_goes(tmp_path: Path) -> None:
 
     async def story() -> None:
         pairs: list[Any] = [
-            SimpleNamespace(machine=SimpleNamespace(admission=SimpleNamespace(strangers=number))) for number in (5, 2)
+            SimpleNamespace(machine=SimpleNamespace(admission=SimpleNamespace(uncovered=number))) for number in (5, 2)
         ]
         settings = Settings("box", f"sqlite://{tmp_path}/fleet.db", "door", False, 60.0, 30.0)
         lease = Lease(asyncio.get_running_loop(), settings, pairs, Counts(), Log("gateway", json=False))
         gone = pairs.pop(0)
         lease.forget(gone)
-        assert lease._strangers == 7
+        assert lease._uncovered == 7
         await lease.close()
 
     asyncio.run(story())

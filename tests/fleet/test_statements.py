@@ -183,11 +183,11 @@ def test_what_a_look_shows_is_what_the_statements_go_by(it: Host) -> None:
     assert order == [1, 0, 2, 3, 4]
 
 
-def test_a_door_that_ended_without_a_word_counts_as_one_stranger(it: Host) -> None:
-    def report(incarnation: str, strangers: int = 0, ended: bool = False) -> int:
-        values = {"door": "d", "incarnation": incarnation, "strangers": strangers, "ended": ended, "knows": 0}
+def test_a_door_that_ended_without_a_word_counts_as_one_uncovered_request(it: Host) -> None:
+    def report(incarnation: str, uncovered: int = 0, ended: bool = False) -> int:
+        values = {"door": "d", "incarnation": incarnation, "uncovered": uncovered, "ended": ended, "knows": 0}
         it.store.call("report", host=it.name, **values)
-        count: int = it.store.call("doors", host=it.name)[0]["strangers"]
+        count: int = it.store.call("doors", host=it.name)[0]["uncovered"]
         return count
 
     assert [report("a"), report("a", 3), report("a", 2), report("a", ended=True)] == [0, 3, 5, 5]

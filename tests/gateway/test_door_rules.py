@@ -41,25 +41,25 @@ def answered(*clients: SimClient) -> bool:
     return all(client.outcome is e.Outcome.ANSWERED for client in clients)
 
 
-def leases(it: World) -> int:
+def with_engine(it: World) -> int:
     grant = it.machine.admission.grants.current
-    return len(grant.leases) if grant is not None else 0
+    return len(grant.requests) if grant is not None else 0
 
 
-# -- leases and drain ------------------------------------------------------------------------------------------------
+# -- requests and drain ----------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_is_admitted_has_a_lease_and_gives_it_back_however_it_ends() -> None:
     it = world()
     clients = [it.arrive(COMPLETION, BODY) for _ in range(4)]
-    assert leases(it) == 4, "requests share a grant"
+    assert with_engine(it) == 4, "requests share a grant"
     it.leave(clients[0])
-    assert leases(it) == 3
+    assert with_engine(it) == 3
     it.run()
-    assert leases(it) == 0 and answered(*clients[1:])
+    assert with_engine(it) == 0 and answered(*clients[1:])
     it.arrive(COMPLETION, {**BODY, "max_tokens": -1})
     it.run()
-    assert leases(it) == 0
+    assert with_engine(it) == 0
 
 
 def test_in_a_switchover_no_request_is_admitted_and_what_is_there_may_finish() -> None:
@@ -68,9 +68,9 @@ def test_in_a_switchover_no_request_is_admitted_and_what_is_there_may_finish() -
     step(it, old, 3)
     switchover(it, 30.0)
     new = [it.arrive(COMPLETION, BODY) for _ in range(3)]
-    assert leases(it) == 1 and not any(ask.request == new[0].number for ask in it.asked)
+    assert with_engine(it) == 1 and not any(ask.request == new[0].number for ask in it.asked)
     it.run()
-    assert answered(old) and old.how == "passed" and leases(it) == 0
+    assert answered(old) and old.how == "passed" and with_engine(it) == 0
     it.wait(1.0)
     assert not new[0].ended, "they wait behind the switchover"
     it.grant()
@@ -85,9 +85,9 @@ def test_who_has_not_finished_within_the_bound_is_continued_by_the_successor() -
     step(it, slow, 3)
     switchover(it, 5.0)
     it.wait(4.9)
-    assert leases(it) == 1
+    assert with_engine(it) == 1
     it.wait(0.2)
-    assert leases(it) == 0 and it.machine.admission.severed == 1
+    assert with_engine(it) == 0 and it.machine.admission.severed == 1
     assert any(note.event == "severed" for note in it.notes)
     it.grant()
     it.run()
@@ -100,7 +100,7 @@ def test_a_bound_of_nothing_severs_at_once_and_the_smaller_bound_holds() -> None
         client = it.arrive(COMPLETION, BODY)
         step(it, client, 3)
         switchover(it, plan)
-        assert leases(it) == 0
+        assert with_engine(it) == 0
         it.grant()
         it.run()
         assert answered(client) and client.how == "continued"
@@ -115,9 +115,9 @@ def test_who_was_severed_does_not_slow_the_next_drain() -> None:
     it.grant()
     step(it, client, 2)
     switchover(it, 10.0)
-    assert leases(it) == 1
+    assert with_engine(it) == 1
     it.run()
-    assert leases(it) == 0 and answered(client)
+    assert with_engine(it) == 0 and answered(client)
     assert it.machine.admission.severed == 1
 
 
@@ -127,7 +127,7 @@ def test_a_client_that_hangs_cannot_hold_a_switchover_up() -> None:
     step(it, hung, 2)
     switchover(it, 5.0)
     it.wait(5.0)
-    assert leases(it) == 0
+    assert with_engine(it) == 0
     it.leave(hung)
     it.grant()
     assert not it.exchanges
@@ -141,7 +141,7 @@ def test_a_switchover_that_is_called_off_is_as_if_it_had_not_been() -> None:
     new = it.arrive(COMPLETION, BODY)
     it.lock("HELD")
     it.wait(10.0)
-    assert leases(it) == 2 and it.machine.admission.severed == 0
+    assert with_engine(it) == 2 and it.machine.admission.severed == 0
     it.run()
     assert answered(old, new)
 
@@ -216,7 +216,7 @@ def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     client = it.arrive(COMPLETION, BODY)
     step(it, client, 2)
     it.lock("HELD", switchover=e.Switchover(it.newest, 60.0, exiting=True))
-    assert leases(it) == 0
+    assert with_engine(it) == 0
     it.grant()
     it.run()
     assert answered(client)
@@ -422,9 +422,11 @@ def test_that_no_engine_holds_takes_none_away_until_a_newer_token_is_given() -> 
     (exchange,) = (exchange for exchange in it.exchanges if exchange.ask.request == broken.number)
     del it.engines[1].exchanges[exchange.ask.request, exchange.ask.leg]
     it.feed(e.Broke(exchange.ask.request, exchange.ask.leg, "its connection ended"))
-    assert leases(it) == 1 and it.machine.admission.interrupted == 1, "its engine doesn't hold: it waits for another"
+    assert with_engine(it) == 1 and it.machine.admission.interrupted == 1, (
+        "its engine doesn't hold: it waits for another"
+    )
     it.lock("HELD")
-    assert leases(it) == 3
+    assert with_engine(it) == 3
     it.run()
     assert answered(old, broken, new) and old.how == "passed"
 
@@ -738,7 +740,7 @@ def test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound(pie
     assert not client.ended and b": waiting" in client.body
     it.wait(2.0)
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body and b"[DONE]" not in client.body
-    assert leases(it) == 0
+    assert with_engine(it) == 0
 
 
 @pytest.mark.parametrize("ladder", [False, True])
@@ -748,7 +750,7 @@ def test_an_endpoint_elsewhere_that_never_answers_is_given_up_after_a_bound_for_
     it.wait(59.0)
     assert not client.ended
     it.wait(2.0)
-    assert leases(it) == 0
+    assert with_engine(it) == 0
     assert str(client.ended) == ("handed on" if ladder else "whole")
     assert ladder or (client.status == 502 and b"said nothing for 60 s" in client.body)
 
@@ -836,7 +838,7 @@ def test_an_answer_in_one_event_means_what_its_parts_mean(
         unproven = list(it.machine.admission.grants.current.unproven)  # type: ignore[union-attr]
         it.wait(5.0)
         ended = (str(client.ended), client.status, client.body, client.outcome, client.why)
-        return ended, unproven, leases(it), len(it.machine.admission.deaths), [note.event for note in it.notes]
+        return ended, unproven, with_engine(it), len(it.machine.admission.deaths), [note.event for note in it.notes]
 
     assert told(True) == told(False)
 
@@ -949,22 +951,22 @@ BREAKS: list[Callable[[Grant], object]] = [
 
 
 @pytest.mark.parametrize("break_it", BREAKS, ids=["unproven", "sent", "rereading"])
-def test_a_request_that_has_no_lease_and_is_known_all_the_same_is_noticed(break_it: Callable[[Grant], object]) -> None:
+def test_a_request_that_is_with_no_grant_and_known_all_the_same_is_noticed(break_it: Callable[[Grant], object]) -> None:
     grant = Grant(3, "a")
-    grant.lease(1, 0.0, 100)
+    grant.admit(1, 0.0, 100)
     grant.sent.add(1)
     assert (grant.check(1), grant.check(2), grant.check(None)) == ("", "", "")
     break_it(grant)
     assert grant.check(1) == ""  # one request's event: the others are looked at with the lock's, and with the clock's
-    assert "leases of token 3" in grant.check(2)
-    assert "leases of token 3" in grant.check(None)
+    assert "requests of token 3" in grant.check(2)
+    assert "requests of token 3" in grant.check(None)
 
 
 def test_a_client_that_reads_again_has_got_nothing_yet() -> None:
     grant = Grant(3, "a")
-    grant.lease(1, 0.0, 100)
+    grant.admit(1, 0.0, 100)
     del grant.unproven[1]
-    assert "leases of token 3" in grant.check(1) and "leases of token 3" in grant.check(None)
+    assert "requests of token 3" in grant.check(1) and "requests of token 3" in grant.check(None)
 
 
 # -- a 503 of an engine that serves, as far as the lock knows ---------------------------------------------------------

@@ -14,7 +14,7 @@ from gateway.rules.demand import demand_of, wedged
 from pool.entries import ModelDemand, ModelOutlook, State
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
-from tests.gateway.test_door_rules import BODY, COMPLETION, answered, leases, step, switchover
+from tests.gateway.test_door_rules import BODY, COMPLETION, answered, step, switchover, with_engine
 from tests.gateway.world import SimClient, World, undisturbed
 
 FAILED = engine.Said(500, engine.JSON, (b'{"error": {"message": "no"}}',))
@@ -49,7 +49,7 @@ def test_what_streams_when_its_lock_comes_to_rest_goes_on_with_the_next_grant(na
         if drains:
             switchover(it, 0.0)
         it.rest()
-        assert leases(it) == 0 and not it.exchanges, "it holds nothing of an engine that is asleep"
+        assert with_engine(it) == 0 and not it.exchanges, "it holds nothing of an engine that is asleep"
         it.wait(60.0)
         assert not client.ended, "longer than a failover may take"
         it.grant()
@@ -86,7 +86,7 @@ def test_a_lock_that_holds_nothing_for_another_reason_interrupts_nothing() -> No
     step(it, client, 4)
     it.lock("FREE")
     it.lock("RECOVERING", resting=True)
-    assert leases(it) == 1
+    assert with_engine(it) == 1
     it.run()
     assert answered(client) and client.how == "passed"
 
@@ -210,7 +210,7 @@ def test_no_answer_goes_on_with_another_models_weights_and_one_that_has_not_begu
     it.feed(e.Outlook("loading", loaded="new"))
     it.grant()
     it.run()
-    assert answered(waits) and leases(it) == 0
+    assert answered(waits) and with_engine(it) == 0
     assert begun.ended == "cut" and b"its model has other weights since the answer began" in begun.body
 
 

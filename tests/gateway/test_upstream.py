@@ -93,7 +93,7 @@ async def reaches_it_by_a_kept_connection(directory: Path) -> None:
         clients.append(client())
         grant = machine.admission.grants.current
         assert grant is not None
-        await until(lambda: len(grant.leases) == 2)  # it is admitted while the second has no answer yet
+        await until(lambda: len(grant.requests) == 2)  # it is admitted while the second has no answer yet
         it.answers.release()
         it.answers.release()
         assert [(await one).status for one in clients] == [200, 200, 200]

@@ -40,7 +40,7 @@ def served() -> dict[str, str]:
     """Each metric that our programs have, and its kind, as their collectors say it."""
     door = MagicMock(pairs=[MagicMock()])
     machine = MagicMock(other=lambda now: None, intent=None)
-    leased = MagicMock(_machine=machine, _host="h", _gate=LeaseSeen(), _offset_s=0.0, _strangers=0)
+    leased = MagicMock(_machine=machine, _host="h", _gate=LeaseSeen(), _offset_s=0.0, _uncovered=0)
     families = [
         *Metrics(Path()).registry.collect(),
         *GmsCollector(Path("nowhere"), ["host:0"]).collect(),
@@ -64,7 +64,7 @@ def test_all_metrics_have_one_prefix_and_what_counts_events_is_a_counter() -> No
     assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door|pool|vram)_", name)] == []
     counters = {name for name, kind in kinds.items() if kind == "counter"}
     events = r"_(failovers|severed|deaths|starts|grants|fencings|adoptions|drops|commits|aborts|refusals|requests"
-    events += r"|strangers)$"
+    events += r"|uncovered)$"
     assert {name for name in kinds if re.search(events, name) and not name.endswith("pending_drops")} <= counters
     assert [name for name in kinds if name.endswith("_total")] == []  # the client library appends it, to counters alone
 

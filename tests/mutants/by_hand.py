@@ -210,7 +210,7 @@ BY_HAND = (
         "pools-late-writes-are-looked-for",
         "a process without a filter is not believed that it can't have io_uring",
         "gms/shell/server.py",
-        "message.writes_end and not self._finds_io_uring(pid)",
+        "message.writes_end and not _may_have_io_uring(pid)",
         "message.writes_end",
         tests=(
             "tests/gms/test_late_writes.py::test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed",
@@ -884,7 +884,7 @@ BY_HAND = (
         in_process=True,
     ),
     Mutant(
-        "gateway-strangers-wait-in-a-few",
+        "gateway-requests-of-no-client-wait-in-a-few",
         "only so many requests that are put down to no client wait on a connection",
         "sidecar/http/http_requests.py",
         "            if len(self.ready) >= _MOST_UNCOUNTED:\n",
