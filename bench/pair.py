@@ -74,7 +74,7 @@ class Takeover:
 
 @dataclass(frozen=True)
 class Victim:
-    """Who gets the signal: found before the clock runs."""
+    """Which process gets the signal: found before the clock runs."""
 
     name: str
     aim: Callable[[Shim], Strike]

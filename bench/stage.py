@@ -132,7 +132,7 @@ class MuteServer:
             time.sleep(0.0002)
 
     def forget_the_dead(self) -> None:
-        """All but the newest, who is the next victim."""
+        """All but the newest, which is the next victim."""
         while len(self._kept) > 1:
             self._kept.pop(0).close()
         for path in sorted((self.run_dir / LIFE).iterdir(), key=lambda path: path.stat().st_mtime)[:-1]:

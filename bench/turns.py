@@ -8,7 +8,7 @@ who watches the lock, and only if the whole answer is the same as ever.
 The floor, in the same round: one sleep and one wake as they are alone, with nothing to wait for. The wake alone is the
 way from `lockctl wake` to the first token.
 
-What this file may not do: choose who is next.
+What this file may not do: choose which model is next.
 """
 
 import contextlib

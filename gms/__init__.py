@@ -1,1 +1,1 @@
-"""GMS, the GPU memory service: who owns the weights. `machine.py` has the rules."""
+"""GMS, the GPU memory service: it owns the weights. `rules/machine.py` has the rules."""

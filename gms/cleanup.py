@@ -24,7 +24,7 @@ LOOK_S = 0.05
 
 
 def remove(run_dir: Path, devices: Iterable[str], patience_s: float) -> list[str]:
-    """Returns what stays, and why. `patience_s`: who was killed needs a moment to let go of its memory."""
+    """Returns what stays, and why. `patience_s`: a process that was killed needs a moment to let go of its memory."""
     here, directory = rundir.directory(run_dir), host_usage.devices_directory()
     with nobody_has(here, rundir.SUPERVISOR_LOCK) as ended:
         if not ended:

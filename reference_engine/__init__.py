@@ -3,9 +3,9 @@ second. What is shown with it is shown of the pair, not of a stub: its weights a
 that has to be free, and its answers show a single token that was lost or said twice.
 
 Reading order: `model.py` (the arithmetic, and why it is exact), `weights.py`, `kv.py`, `tokenizer.py`, `answer.py`,
-`grammar.py` and `parser.py` (what an answer may look like), `scheduler.py` (who is worked on), `service.py` (the loop
-that does it), `api.py`, `asking.py`, `forms.py` and `app.py` (the way in),
-`crew.py` and `worker.py` (more processes), `engine.py` (the contract). To try it alone:
+`grammar.py` and `parser.py` (what an answer may look like), `scheduler.py` (which requests are worked on), `service.py`
+(the loop that does it), `api.py`, `asking.py`, `forms.py` and `app.py` (the way in), `crew.py` and `worker.py` (more
+processes), `engine.py` (the contract). To try it alone:
 
     python -m reference_engine --standalone --listen 127.0.0.1:8000
 """

@@ -1,6 +1,6 @@
 """The programs of a pair that `failover up` runs: which there are, and their command lines.
 
-    lock    decides who may be awake
+    lock    decides which engine may be awake
     gms     owns the weights
     a, b    the shims of the two engines; each starts its own engine again
     door    where clients come (`gateway`)

@@ -1,4 +1,4 @@
-"""`failover status`: who serves, who is ready, and where, from what `pair_look.py` has seen.
+"""`failover status`: which engine serves, which is ready, and where, from what `pair_look.py` has seen.
 
 Which engine serves is the lock's to say, because clients go by it; the shims are asked only where the lock doesn't
 know. What doesn't answer is called unknown and never taken for redundancy.

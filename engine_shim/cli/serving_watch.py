@@ -1,5 +1,5 @@
-"""Sees who serves, in a thread of its own, for `failover up`: its loop is given the news and reads them itself, so what
-the thread finds out is written by the loop's thread alone.
+"""Sees which engine serves, in a thread of its own, for `failover up`: its loop is given the news and reads it itself,
+so what the thread finds out is written by the loop's thread alone.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""What a shim sees of the others: who holds the lock, who is ready, and which requests they take.
+"""What a shim sees of the others: which holds the lock, which are ready, and which requests they take.
 
 Pure, a part of the lifecycle (`lifecycle.py`, rule 9). In what two engines differ: `takes.py`.
 """

@@ -129,7 +129,7 @@ class LockSeen(msgspec.Struct, frozen=True):
     redundant: bool = False
     """An engine serves, and another one is ready to."""
     counterparts: tuple[str, ...] = ()
-    """The engines with which this one is a pair: for a waiter the holder, for the holder who is ready to take over."""
+    """The engines with which this one is a pair: for a waiter the holder, for the holder those that could take over."""
 
 
 class LockAway(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ DIR/engine/<engine_id>.lock             held by the shim, so that each engine ha
 DIR/engine/<engine_id>.shm_files        files of /dev/shm that the engine's processes have open (`shm_cleanup.py`)
 DIR/engine/<engine_id>.<token>.sock     where the engine serves, unless `--listen` names another place
 
-What an engine's processes need for themselves is elsewhere (`scratch.py`). Who holds a life lock: `life_locks.py`.
+What an engine's processes need for themselves is elsewhere (`scratch.py`). Which life locks are held: `life_locks.py`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the database does, in SQL that SQLite and PostgreSQL both take: here stand the rules of who may have a host.
+"""What the database does, in SQL that SQLite and PostgreSQL both take: here stand the rules of which waiter has a host.
 
 1. The order of waiters is that of their asking. An exclusive one may pass others of a lower priority, but none that
    asked before a shared waiter did: so priorities starve no traffic, and there are no circles.

@@ -13,7 +13,7 @@
 6. A database that doesn't answer the first question ends a wish; one that goes away while it waits doesn't.
 7. The holder of a shared lease that looks hears of a wish for the host within a second.
 
-What this file may not do: decide who is granted (`statements.py`). Pure.
+What this file may not do: decide which waiter is granted (`statements.py`). Pure.
 """
 
 import enum

@@ -1,13 +1,13 @@
 """Which model is to answer a request, of many: by its names, its client's profile, and ladders `a|b`. Pure.
 
 1. A name is a model's own, or one of its aliases; an entry with a ladder is a name for other models, and so is `a|b`. A
-   profile says for its clients what a name means. What isn't known is left out of a ladder; a request of which nothing
-   is known is told what is called nearly so.
+   profile says for its clients what a name means. What isn't known is left out of a ladder; where nothing
+   of it is known, the error has the names that are nearly the same.
 2. While fallbacks to the cloud aren't allowed, the remote models of a ladder are left out, but for one that stands
-   first: that is no fallback, but what was asked for. So what the guard leaves is never nothing.
+   first: that is no fallback, but what was asked for. So no ladder is left empty.
 3. The first model of a ladder that can answer is asked: one that hasn't failed, with room for the request, and in time
-   for its deadline. One further behind that is awake goes before it only where the first one needs longer than a bound
-   (`AWAKE_FIRST_MS`), never if it is remote, and not in a ladder of which it is said (`in_order`).
+   for its deadline. A later one that is awake goes before it only where the first would take longer than a bound
+   (`AWAKE_FIRST_MS`), never if it is remote, and not in a ladder whose entry says `in_order`.
 4. What can't be answered in time is refused at once, with the estimate. What is taken is kept until its deadline.
 
 What this file may not do: know what a request says beside its model (`wishes.py`), or keep anything.

@@ -49,7 +49,7 @@ class ModelsApi:
         pool = "away" if self.router.away_since is not None else "silent" if is_silent else "answers"
         return {**shown, "ports": self.ports.known, "pool": pool}
 
-    # -- who may come ----------------------------------------------------------------------------------------------
+    # -- which callers are let in ----------------------------------------------------------------------------------
 
     def has(self, path: str) -> bool:
         return path in (CONFIG, MODELS) or path.startswith(MODELS + "/")

@@ -4,7 +4,7 @@ On host memory the kernel reads straight into the mapping, and files are written
 through buffers and the driver's copies (`CudaMemory.copy_in`, `copy_out`). Whole shards go past the page cache, where
 the filesystem can do that, and through two buffers: while the disk has one, the other is summed up, and copied.
 
-What this file may not do: know layouts, or the server. Who needs it: `transfer.py`, `snapshot.py`, `parking.py`.
+What this file may not do: know layouts, or the server. Used by `transfer.py`, `snapshot.py`, `parking.py`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Who has which device: a name in the network namespace for each, taken by the supervisor of its GMS.
+"""Which GMS has which device: a name in the network namespace for each, taken by the supervisor of its GMS.
 
 Two pairs that share a device without knowing of each other would each miss the memory that the other one takes. So a
 second GMS for the same device is refused, and told who has it, whatever their run directories are. Pairs that are to

@@ -39,8 +39,8 @@ _ASK_DRIVER = "from gms.memory.cuda import devices; print('\\n'.join(devices()))
 
 
 def gpus() -> list[str]:
-    """Every GPU by its UUID. Raises CannotStart. Asked in a process of its own: who has the driver loaded is its client
-    for as long as it lives.
+    """Every GPU by its UUID. Raises CannotStart. Asked in a process of its own: one that has loaded the driver is its
+    client for as long as it lives.
     """
     asked = subprocess.run([sys.executable, "-c", _ASK_DRIVER], capture_output=True, text=True, check=False)
     if asked.returncode != 0:

@@ -3,10 +3,10 @@
 The machine's events come from its connection, from its deadline, and from callers. Its effects are carried out in
 order, and what they bring back goes in next. All of that happens in one thread (`client_loop.py`).
 
-A caller asks: an `Ask` is posted to the thread, and the caller waits for its answer. What ends the wait in another way
-(Ctrl-C, whatever a signal handler raises) gives it up. Its signal handler may raise again before the give-up is posted:
-so a thread's next ask gives up its earlier one. (A signal handler that asks in a thread that waits has therefore the
-answer, and the wait that it interrupted ends with an error.)
+A caller asks: an `Ask` is posted to the thread, and the caller waits for its answer. An exception that ends the wait
+(Ctrl-C, whatever a signal handler raises) gives the ask up. Another one may come before that is posted: so a thread's
+next ask gives up its earlier one, too. (A signal handler that asks gets its answer, then, and the wait that it has
+interrupted ends with an error.)
 
 A client derives from `ClientShell` and names in `effects` what carries each effect out. What this file may not do: know
 a message, or what is asked for. Used by `evidence/shell/session.py`, `gms/shell/region_shell.py`, `pool/client.py`.

@@ -3,8 +3,8 @@
 1. At once after the first failure, then after longer and longer pauses.
 2. A program that ran for a while before it failed begins again with the first pause.
 3. Exit code 64 says that its arguments are wrong: it is never started again.
-4. Neither is a program that has done nothing yet but end by itself with an error, a second time and soon. It has said
-   what a person has to put right, and would say so again and again. (Once may have been an accident.)
+4. A program of which no start has worked, and which ends soon by itself with an error for the second time, isn't
+   either: it has said what a person has to put right. (Once may have been an accident.)
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """What there is of each device, and how much of it others have (rules V2, V5 and V6 of `machine.py`).
 
 Pure. A reading shows what is in use of a device, and not whose it is. What is leased may be in use or not. So foreign
-use lies between what is in use beyond all leases and all that is in use. It is taken to be what it was, as far as it
-can be; a fall of what is in use that no lease explains is its own. What no reading shows any more beyond all leases is
-forgotten after a while: leases may have come into use as it ended.
+use is at least what is in use beyond all leases, and at most all that is in use. Within these bounds the last estimate
+is kept; where use falls and no lease explains that, foreign use has fallen. What no reading shows any more beyond all
+leases is forgotten after a while: leases may have come into use as it ended.
 """
 
 from collections import Counter
