@@ -227,7 +227,7 @@ def _everybody_went_on(answers: list[Answer], since: float) -> bool | None:
 
 
 def _told(pair: Pair, before: int) -> dict[str, Any] | None:
-    """What the door says of a failover that came behind so many."""
+    """What the door says of the failover that came after `before` others; None: nothing yet."""
     one = pair.door().get("pairs", [{"failovers": 0}])[0]
     if one["failovers"] <= before or one["interrupted"] or not (one["last_failover"] or {}).get("gap_ms"):
         return None

@@ -46,9 +46,9 @@ class Setting:
     for the device.
     """
     kv_parked: int = 0
-    """Among other models: so many bytes of host memory may have what its KV cache holds while it sleeps in place."""
+    """Among other models: how many bytes of host memory its KV cache may take while the engine sleeps in place."""
     host_dir: Path | None = None
-    """Where that is of which a host has one, for all of its models: GMS. None: in the run directory, for one model."""
+    """Where GMS is, of which a host has one for all of its models. None: in the run directory, for one model."""
     weights: str = ""
     """What its weights are called there, if other models have them, too; empty: as the model."""
     health: str = "/health"

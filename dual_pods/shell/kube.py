@@ -138,8 +138,8 @@ class Kube:
             self.ahead_s = max(says - time.time(), 0.0) + min(says + 1 - asked, 0.0)
 
     async def follow(self, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
-        """For ever, what is `ADDED`, `MODIFIED` or `DELETED`; of what went unseen, the uid alone. Once all that was
-        there has been told: `LISTED`.
+        """Each object that is `ADDED`, `MODIFIED` or `DELETED`, without end; of one that went unseen, its uid. Once all
+        that was there has been told: `LISTED`.
         """
         version, known, pause_s, listed = "", set[str](), _PAUSE_S, False
         while True:

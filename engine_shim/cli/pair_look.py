@@ -144,7 +144,7 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
 
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:
-    """Who starts what of the pair doesn't listen, in words; empty where no `failover up` runs."""
+    """That `failover up` starts the parts that don't listen, in words; empty where none runs."""
     return "" if up is None else STARTING if facts.starting else BY_ITSELF
 
 

@@ -13,8 +13,8 @@ PIECE_BYTES = 64 << 20
 
 
 def most_blocks(most: int, left: int | None, size: int, blocks: int) -> int:
-    """How many of so many blocks, which take `size` bytes in all, may be parked: as many as `most` bytes have room for,
-    and no more than half of what the machine has left.
+    """How many of `blocks`, which take `size` bytes in all, may be parked: as many as `most` bytes have room for, and
+    half of what the machine has left.
     """
     allowed = most if left is None else min(most, left // 2)
     return min(blocks, blocks * allowed // size) if size else 0

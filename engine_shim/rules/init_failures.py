@@ -13,9 +13,9 @@ class InitFailures:
         self._words = ""
         self._times = 0
 
-    def failed(self, said: str, *, passing: bool) -> bool:
+    def failed(self, said: str, *, transient: bool) -> bool:
         """Init has failed, and these were the last words of its processes. True: no further start."""
-        if not said or passing:
+        if not said or transient:
             self._words, self._times = "", 0
             return False
         self._times = self._times + 1 if said == self._words else 1

@@ -125,7 +125,7 @@ class Lifecycle:
         self._exit_code: int | None = None
         self._ended_in = State.INIT
         """The state in which the last tree ended."""
-        self._failing, self._hopeless, self._passing = "", False, False
+        self._failing, self._hopeless, self._transient = "", False, False
         self._init_failures = InitFailures()
         self._beat_at = self._progress_at = self._busy_at = 0.0
         self._used: tuple[float, float] | None = None
@@ -257,7 +257,7 @@ class Lifecycle:
         self.well, self.unwell_why, self.queued, self.unreachable = True, "", 0, ""
         self.counterparts.takes = {}
         self._unwell_since = math.inf
-        self._failing, self._hopeless, self._passing = "", False, False
+        self._failing, self._hopeless, self._transient = "", False, False
         self._behind, self._fencing_at = False, None
         if self.state is State.INIT:
             self.since, self.since_wall = self._now, self._wall
@@ -279,7 +279,7 @@ class Lifecycle:
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
         self._ended_in = self.state
         if self.state is State.INIT and not self.terminating:
-            if self._init_failures.failed(said, passing=self._passing):
+            if self._init_failures.failed(said, transient=self._transient):
                 self.why = f"Init failed {MOST_ALIKE} times with the same words, so no further start: {why}"
                 self._exit_code = EX_USAGE
             if self._hopeless:
@@ -353,7 +353,7 @@ class Lifecycle:
     def _on_failing(self, event: e.Failing) -> None:
         """The process that says it first knows the cause. For the others the cause is that it has gone."""
         if not self._failing:
-            self._passing = event.passing
+            self._transient = event.transient
         self._failing = self._failing or event.why
         self._hopeless = self._hopeless or event.hopeless
 

@@ -82,7 +82,7 @@ class Failing(Message, frozen=True):
     why: Text
     hopeless: bool = False
     """Another start would end in the same way; it takes a person."""
-    passing: bool = False
+    transient: bool = False
     """Waiting may mend it: weights that are not there yet, memory, a permit, another process that has ended."""
 
 

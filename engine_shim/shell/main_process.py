@@ -42,8 +42,8 @@ from engine_shim.rules import messages as m
 from engine_shim.rules import takes
 from engine_shim.shell import known_engines, paths, saving
 from engine_shim.shell.address import Address, taken_by_another_program
-from engine_shim.shell.passing import passes
 from engine_shim.shell.room import Room
+from engine_shim.shell.transient import is_transient
 from gms.client import DeviceError, GmsError
 from lockserver import client
 from lockserver.client import LockClient
@@ -187,7 +187,7 @@ class Main:
         at = self.listen = engine.own_address() if isinstance(engine, ServesElsewhere) else own
         with self._timed("serve"):
             engine.serve(at)
-        self._at(Address(at))
+        self._set_address(Address(at))
         # Among other models it is its own: a standby that served since has read what isn't in it.
         kept = self.room is None or before == grant.token - 1
         lock.serving(at.url, engine.kept() if kept and isinstance(engine, SaysWhatItKept) else None)
@@ -208,7 +208,7 @@ class Main:
     def _sleep(self) -> None:
         """It is drained. What hangs here is ended by the lock server, or by the shim."""
         self._step("sleeping")
-        self._at(None)
+        self._set_address(None)
         with self._timed("sleep"):
             self.engine.sleep()
         if self.room is not None:
@@ -277,11 +277,11 @@ class Main:
             self.cannot_bind = f"{why}, and can't be bound again: {error}"
             return
         self.cannot_bind = ""
-        self._at(Address(listen))
+        self._set_address(Address(listen))
         self.lock.serving(url)
         _tell(f"{why}: bound again")
 
-    def _at(self, address: Address | None) -> None:
+    def _set_address(self, address: Address | None) -> None:
         """Where it serves from now on. The beat may never have seen the one before."""
         before, self.address = self.address, address
         if before is not None:
@@ -479,7 +479,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
         state = main.state if main is not None else "init"
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
-            shim.failing(why, passing=passes(error))
+            shim.failing(why, transient=is_transient(error))
         if not isinstance(error, SAY_ENOUGH):
             traceback.print_exc()
         _tell(why)

@@ -89,7 +89,7 @@ class Outputs(OutputProcessor):
 
 
 def go_on(tokenizer: Any, request: Any, state: Any, begun: Begun) -> None:
-    """`state`, which is new, becomes that of an answer of which the client has what has begun; if it can be so."""
+    """Makes of a new request's `state` that of an answer whose beginning the client has; where the texts agree."""
     ids = request.prompt_token_ids
     if ids is None or begun.tokens >= len(ids):
         return

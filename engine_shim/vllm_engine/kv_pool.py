@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from gms.memory import Handle, Memory
 
 PIECES = 256
-"""At most so many mappings of the scratch make up a range: the kernel limits mappings, and a driver takes time for
-each. More of them make the scratch smaller."""
+"""How many mappings of the scratch make up a range, at most: the kernel limits mappings, and a driver takes time for
+each. With more of them the scratch is smaller."""
 
 
 class _Range:

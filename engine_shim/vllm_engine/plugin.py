@@ -15,7 +15,7 @@ import os
 
 from engine_shim import membership
 from engine_shim.engine import CannotRun
-from engine_shim.shell.passing import passes
+from engine_shim.shell.transient import is_transient
 from sidecar.kernel import process_setup
 
 LOAD_FORMAT = "gms"
@@ -54,7 +54,7 @@ def say_failure(error: BaseException) -> None:
         joined().shim.failing(str(error), hopeless=True)
     else:
         why = f"{type(error).__name__}: {error}"
-        joined().shim.failing(why, passing=passes(error) or "WorkerProc initialization failed" in why)
+        joined().shim.failing(why, transient=is_transient(error) or "WorkerProc initialization failed" in why)
 
 
 def has_joined() -> bool:

@@ -365,8 +365,8 @@ async def reset_prefix_cache(client: Any, word: str = "", most: int = 0) -> Any:
 
 
 def keep_blocks(scheduler: Any, most: int) -> list[int]:
-    """How many blocks lose what they are known for, and then those that keep it: so many of most use, as vLLM would
-    write over them last. No request has any.
+    """At most `most` blocks keep their contents: those that vLLM would write over last. Returns how many lose them, and
+    then the blocks that keep them. No request may have any block.
     """
     pool = block_pool(scheduler)
     known = [one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is not None]

@@ -123,7 +123,7 @@ Effect = Ask | Cut | Granted | Extended | Wanted | Waits | Ended | Over
 class Term:
     def __init__(self, wish: Wish, name: str, now: float, *, looks: bool = False, asked: int = 0) -> None:
         """`name` was drawn by this client, and is never used again. `looks`: a shared one that will give way.
-        `asked`: so many questions by a term before this one, whose answers may still come."""
+        `asked`: how many questions a term before this one has asked, whose answers may still come."""
         self.wish = wish
         self.phase = Phase.WAITS
         self.token = 0

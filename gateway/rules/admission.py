@@ -130,16 +130,16 @@ class Admission:
         self._out += self.grants.follow(self._now)
         if self.grants.open is not None and self.grants.open.open_since == self._now:
             self.state.try_at = self.state.scout = None
-        self._mind_who_serves()
+        self._mind_serving()
 
     def _lock_away(self, event: e.LockAway) -> None:
         self.grants.away = True
-        self._mind_who_serves()
+        self._mind_serving()
 
     def _outlook(self, event: e.Outlook) -> None:
         self.state.failed, self.state.gone, self.state.outlook = event.failed, event.gone, event.says
 
-    def _mind_who_serves(self) -> None:
+    def _mind_serving(self) -> None:
         grant = self.grants.current
         serves = grant is not None and grant.phase in SERVES
         if self._served and not serves:

@@ -129,8 +129,8 @@ class _Whole(msgspec.Struct, gc=False):
 
 
 def why_no_answer(body: bytes, *, choices: bool) -> str:
-    """What is wrong with the body of an answer that should be JSON, and with `choices` one of a completion or a chat.
-    Empty if nothing is. A proxy in between answers with a page, and an engine that ends with half of what it has.
+    """What is wrong with a body that should be JSON (with `choices`: of a completion or a chat); empty if nothing is. A
+    proxy in between may answer with a page; an engine that ends may leave half of its answer.
     """
     if not body:
         return "its answer has no body"
@@ -331,8 +331,8 @@ class Piece:
 
 
 def without_ids(data: bytes) -> bytes:
-    """As the engine says it to a client that didn't ask for token ids. The quote of what is looked for can only be a
-    name's: within a string of a JSON text it would have a backslash before it.
+    """What the engine would have said to a client that didn't ask for token ids. Only the end of a name can match: a
+    quote within a string has a backslash before it.
     """
     return _IDS.sub(b'token_ids":null', data) if _IDS_KEY in data else data
 

@@ -166,7 +166,7 @@ def _go_on_counting(choice: Choice, logprobs: dict[str, Any]) -> None:
 # -- how it can go on -----------------------------------------------------------------------------------------------
 
 BYTES_A_TOKEN = 4
-"""About so many a token has, where tokens aren't known."""
+"""How many a token has, about, where tokens aren't known."""
 
 
 def recovery_of(kind: Kind, account: Account | None, max_len: int | None) -> Recovery | None:
@@ -185,7 +185,7 @@ def recovery_of(kind: Kind, account: Account | None, max_len: int | None) -> Rec
 
 
 def tokens_to_read(kind: Kind, account: Account | None) -> int:
-    """About so many an engine has to read before it can go on: prompt and answer, or the prompt alone where all of the
+    """About how many an engine has to read before it can go on: prompt and answer, or the prompt alone where all of the
     answer is made again.
     """
     if account is None:

@@ -47,8 +47,8 @@ def again(retry_safe: bool, retry_after_s: int = 0) -> list[tuple[bytes, bytes]]
 
 
 def lost(why: str, *, detail: str, tokens: int | None, retry_safe: bool, for_good: bool = False) -> bytes:
-    """`tokens`: so many the client has; None where it has some of the answer, and it can't be counted. `for_good`: the
-    same request will be refused again.
+    """`tokens`: how many the client has; None where it has some of the answer, and they can't be counted. `for_good`:
+    the same request will be refused again.
     """
     again = "it is safe to ask again" if retry_safe else "asking again may do it twice"
     if for_good:

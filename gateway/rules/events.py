@@ -332,8 +332,9 @@ class Bounds:
     """A request that shows no tokens and has been with an engine for so long isn't blamed for its death."""
     strikes: int = 2
     strikes_s: float = 600.0
-    """For so long the door remembers which bodies engines died of; and so many bodies."""
+    """For how long the door remembers which bodies engines died of."""
     strikes_most: int = 1000
+    """And how many bodies."""
     event_bytes: int = 32 << 20
     """One event of a stream may have so many."""
     answer_bytes: int = 64 << 20

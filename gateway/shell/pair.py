@@ -79,7 +79,7 @@ class Pair(Turns):
         self.counts = counts
         self.log = log
         self.machine = Machine(bounds)
-        self.failover = Handoffs()
+        self.handoffs = Handoffs()
         self.status: Status | None = None
         """The lock's newest; it stays while no lock server answers."""
         self.away_since: float | None = time.time()
@@ -171,7 +171,7 @@ class Pair(Turns):
         if status is not None:
             self._ups.drain(status.plan.old_token if status.plan is not None else 0)
             self.status, self.away_since = status, None
-            self.failover.see(status, time.monotonic(), time.time())
+            self.handoffs.see(status, time.monotonic(), time.time())
             self._learn_models()
         elif self.away_since is None:
             self.away_since = time.time()
@@ -192,7 +192,7 @@ class Pair(Turns):
 
     def seen(self) -> PairSeen:
         where, models = str(self.run_dir), self.machine.models
-        return PairSeen(where, models, self.status, self.away_since, self.failover, self.requests())
+        return PairSeen(where, models, self.status, self.away_since, self.handoffs, self.requests())
 
     # -- what the door itself asks ---------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Pair(Turns):
 
     def _resumed(self, effect: e.Resumed) -> None:
         self.counts.gap(effect.gap)
-        self.failover.resumed(effect.gap, self.now)
+        self.handoffs.resumed(effect.gap, self.now)
 
     def _note(self, effect: e.Note) -> None:
         if effect.alarm:

@@ -355,8 +355,8 @@ class Gateway:
             else None,
             "redundant": list(lock.ready),
             **pair.requests(),
-            "last_failover": pair.failover.json(),
-            "failovers": pair.failover.count,
+            "last_failover": pair.handoffs.json(),
+            "failovers": pair.handoffs.count,
         }
 
     def _look(self) -> view.Document:
@@ -412,7 +412,7 @@ class Gateway:
                 ("waiting", "Requests that wait for an engine", labels, float(requests["waiting"])),
                 ("interrupted", "Those of them whose engine was lost", labels, float(requests["interrupted"])),
                 ("token", "The newest fencing token that was seen", labels, float(admission.grants.newest)),
-                ("failovers_total", "Changes of the engine that serves", labels, float(pair.failover.count)),
+                ("failovers_total", "Changes of the engine that serves", labels, float(pair.handoffs.count)),
                 (
                     "severed_total",
                     "Requests that a switchover took away at its bound",

@@ -19,7 +19,7 @@ def watch(run_dir: Path, tell: Callable[[Status | None], None], over: Callable[[
         log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
 
     def work() -> None:
-        # A stopped server can fail nothing over, as little as none.
+        # `asks`: a server that is stopped grants no other engine, as if there were none, and so it counts as away.
         watch_for_good(run_dir, tell, alarm, asks=True, over=over)
 
     threading.Thread(target=work, name=f"watch {run_dir}", daemon=True).start()

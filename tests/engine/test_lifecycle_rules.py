@@ -504,10 +504,10 @@ def test_nothing_is_redundant_while_the_lock_cant_be_seen_and_what_it_said_befor
 # -- 8: what another start doesn't mend --------------------------------------------------------------------------------
 
 
-def failing(harness: Harness, why: str, *, passing: bool = False) -> Harness:
+def failing(harness: Harness, why: str, *, transient: bool = False) -> Harness:
     """Init fails, having said why if it did, and nothing is left of it."""
     if why:
-        harness.feed(e.Failing(why, passing=passing))
+        harness.feed(e.Failing(why, transient=transient))
     harness.feed(e.Ended(1))
     harness.gone()
     if not harness.machine.exiting:
@@ -527,11 +527,11 @@ def test_an_init_that_fails_three_times_in_the_same_words_is_the_last() -> None:
     ]
 
 
-@pytest.mark.parametrize(("why", "passing"), [("no memory", True), ("", False)], ids=["waiting mends it", "killed"])
-def test_what_waiting_mends_and_what_was_killed_is_tried_again_and_again(why: str, passing: bool) -> None:
+@pytest.mark.parametrize(("why", "transient"), [("no memory", True), ("", False)], ids=["waiting mends it", "killed"])
+def test_what_waiting_mends_and_what_was_killed_is_tried_again_and_again(why: str, transient: bool) -> None:
     harness = at(State.INIT)
     for _ in range(5):
-        assert not failing(harness, why, passing=passing).machine.exiting
+        assert not failing(harness, why, transient=transient).machine.exiting
 
 
 def test_a_standby_between_them_makes_a_failure_the_first_again() -> None:

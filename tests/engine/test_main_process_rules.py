@@ -100,7 +100,7 @@ class Shim:
             assert isinstance(message, m.Step)
             self.book.note(f"{message.to} {message.token or ''} {message.url}".strip())
 
-    def failing(self, why: str, *, hopeless: bool = False, passing: bool = False) -> None:
+    def failing(self, why: str, *, hopeless: bool = False, transient: bool = False) -> None:
         self.book.failing, self.book.hopeless = why, hopeless
 
     def phase(self, name: str, spent_s: float) -> None:

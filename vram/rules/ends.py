@@ -76,7 +76,7 @@ class Ends(Part):
                 self.returns.outlive(lease)
             elif lease.bytes and self.heirs.keep(lease):
                 self.context.note("kept_for_heir", lease=lease.number, name=lease.name)
-                self.returns.free(lease.counted)
+                self.returns.less_in_use_soon(lease.counted)
                 self.leases.change(lease, returning={})
                 self.leases.pass_on(lease, None)
                 lease.fresh_until = self.context.now + self.config.patience_s

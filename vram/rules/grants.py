@@ -44,7 +44,7 @@ class Grants(Part):
         if lease is None:
             lease = self.leases.add(Lease(self._number(), waiter.name, waiter.tree, dict(some(waiter.needs))))
         elif lease.tree is None:  # an heir; what it doesn't need is free
-            self.returns.free(minus(lease.bytes, waiter.needs))
+            self.returns.less_in_use_soon(minus(lease.bytes, waiter.needs))
             self.leases.change(lease, bytes=waiter.needs)
             self.leases.pass_on(lease, waiter.tree, self._number())
             lease.inherited = True

@@ -58,7 +58,7 @@ class Returns(Part):
 
     def end(self, lease: Lease, how: str, **more: str) -> None:
         self.context.note(how, lease=lease.number, name=lease.name, **more)
-        self.free(lease.counted)
+        self.less_in_use_soon(lease.counted)
         self.context.calm(f"returning {lease.number}", f"asked {lease.number}")
         self.leases.end(lease)
 
@@ -66,13 +66,13 @@ class Returns(Part):
         """Its holder is gone, and others may have what it had: it is the next holder's, or free once that is seen."""
         self.context.note("outlived", lease=lease.number, name=lease.name)
         lease.returning_since, lease.overdue = self.context.now, False
-        self.free({})
+        self.less_in_use_soon({})
         self.context.calm(f"returning {lease.number}", f"asked {lease.number}")
         self.leases.change(lease, bytes={}, returning=lease.counted)
         self.leases.pass_on(lease, None)
 
-    def free(self, bytes: Bytes) -> None:
-        """Less may be in use soon."""
+    def less_in_use_soon(self, bytes: Bytes) -> None:
+        """The next reading may show less. `bytes`: what no lease has any more."""
         self.devices.ended(bytes)
         self.memory.something_ended()
         self.last_at = self.context.now
@@ -90,7 +90,7 @@ class Returns(Part):
         if lease.asked is None:
             self.context.calm(f"asked {lease.number}")
         lease.returning_since, lease.overdue = self.context.now, False
-        self.free({})
+        self.less_in_use_soon({})
         self.leases.change(lease, bytes=left, returning=lease.returning if unused else plus(lease.returning, back))
 
     def _returned(self, lease: Lease, still: Bytes) -> None:

@@ -6,9 +6,9 @@ from engine_shim.engine import WorkerFailed
 from gms.client import GmsError, OutOfMemory
 from lockserver.client import LockError
 
-_PASSING = (LockError, GmsError, OutOfMemory, MemoryError, WorkerFailed)
+_TRANSIENT = (LockError, GmsError, OutOfMemory, MemoryError, WorkerFailed)
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Libraries have many classes for "out of memory", and one sentence."""
-    return isinstance(error, _PASSING) or "out of memory" in str(error).lower()
+    return isinstance(error, _TRANSIENT) or "out of memory" in str(error).lower()
