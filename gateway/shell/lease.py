@@ -50,7 +50,7 @@ class Lease:
         """In this machine's time, and in that of the pairs."""
         self._offset_s = 0.0
         self._gone = 0
-        """Of pairs that aren't there any more: requests that no lease covered."""
+        """Requests that no lease covered, with pairs that aren't there any more."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed: asyncio.Event = asyncio.Event()
         self.on_changed: Callable[[], None] = lambda: None
