@@ -78,7 +78,7 @@ class Server(Pod):
     """The one that it runs, if it isn't a pool."""
     accelerators: frozenset[str] = frozenset()
     ended: bool = False
-    """Every container of it has ended: kubelet says so. That is proof."""
+    """Its phase says so, which kubelet writes once every container of it has ended for good. That is proof."""
     gated: bool = False
     held: bool = False
     """It has our finalizer."""

@@ -120,12 +120,9 @@ def server(pod: Object) -> Server:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     its = _of_any(pod)
     marks = its["marks"]
-    kinds = "containerStatuses", "initContainerStatuses"
-    every = [c.get("state") or {} for kind in kinds for c in status.get(kind) or ()]
     leaving = "deletionTimestamp" in meta
-    # While it isn't leaving, a container that has terminated is about to be started again.
-    terminated = bool(status.get(kinds[0])) and all("terminated" in state for state in every)
-    ended = status.get("phase") in _OVER or (leaving and (terminated or not spec.get("nodeName")))
+    # A container that is said to have terminated may have been started again since, also as the pod was deleted.
+    ended = status.get("phase") in _OVER or (leaving and not spec.get("nodeName"))
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
