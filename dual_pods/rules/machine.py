@@ -79,7 +79,7 @@ class Machine:
         place.look_at = plan.look_at
         self.counts["evictions"] += plan.evictions
         for uid in place.requesters:
-            self.waits[uid] = plan.waits.get(uid, (Phase.STARTING, ""))
+            self.waits[uid] = plan.waits.get(uid, (Phase.LEAVING, ""))
         for effect in plan.effects:
             key = e.key(effect)
             # The first start of an instance is a launch already.
@@ -118,6 +118,8 @@ class Machine:
             self._forget(self.places[was_at], pod.uid)
         self._where[pod.uid] = pod.node
         place, touched = self.place(pod.node), [was_at, pod.node]
+        if place.name and place.node is None and place.gone_since is None:  # made late, for a node that had gone
+            place.gone_since = now
         if isinstance(pod, Requester):  # one that is new was made now, whatever the API server's clock says since
             made = before.created if isinstance(before, Requester) else now if self.listed else min(pod.created, now)
             place.requesters[pod.uid] = replace(pod, created=made)

@@ -7,10 +7,12 @@ waits for, and when to look again.
 import enum
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from dual_pods.rules import building, names, victims
-from dual_pods.rules.events import Create, Effect, Mark, Order, Query, Relay, Say, key
+from dual_pods.rules.events import Create, Effect, Key, Mark, Order, Query, Relay, Say, key
 from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
 from dual_pods.rules.standing import RESTS, Target
@@ -35,6 +37,7 @@ class Phase(enum.Enum):
     LAUNCHING = "launching"
     WAKING = "waking"
     READY = "ready"
+    LEAVING = "leaving"
 
 
 class Plan:
@@ -96,9 +99,12 @@ class Plan:
 
     def _say(self, pod: Pod, reason: str, sentence: str, *, warning: bool = False) -> None:
         """Once: what was said is held back for ever. What others say may be new each time, as with a request's id."""
-        said = sum(key[:3] == ("say", pod.uid, reason) for key in self.place.tries)
-        if said < _SAID_MOST:
+        if self._said["say", pod.uid, reason] < _SAID_MOST:
             self._do(Say(pod, reason, sentence, warning))
+
+    @cached_property
+    def _said(self) -> Counter[Key]:
+        return Counter(key[:3] for key in self.place.tries)
 
     def _do_anew(self, order: Order, reason: str, says: str) -> bool:
         """And says so. False as well where it is only tried again: it failed, or nothing was heard of it."""

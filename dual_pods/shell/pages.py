@@ -82,7 +82,7 @@ def state(controller: Controller) -> dict[str, Any]:
             phase, sentence = machine.waits.get(uid, (Phase.STARTING, ""))
             server, instance = view.bound.get(uid, (None, ""))
             requesters.append({
-                "name": requester.name, "node": place.name, "phase": "leaving" if requester.leaving else phase.value,
+                "name": requester.name, "node": place.name, "phase": phase.value,
                 "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
                 "server": server.name if server is not None else "", "created": requester.created,
             })  # fmt: skip

@@ -61,6 +61,13 @@ def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -
     assert set(it.places) == {"n"} and set(it.places["n"].requesters) == {"r"}, "it was placed"
 
 
+def test_one_that_is_deleted_or_has_ended_is_none_that_starts() -> None:
+    it = _machine(REQUESTER)
+    assert it.waits["r"][0] is Phase.ASKING
+    it.feed(replace(REQUESTER, leaving=True, running=False, version="6"), 1.0)
+    assert it.waits["r"] == (Phase.LEAVING, "")
+
+
 def test_what_has_gone_isn_t_brought_back_by_a_late_answer_and_what_stays_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "GONE_MOST", 3)
     it = _machine(REQUESTER)
@@ -87,6 +94,16 @@ def test_a_node_is_there_until_it_has_gone_and_again_when_it_comes_back() -> Non
     assert "n" not in it.places
     it.feed(replace(NODE, uid="again"), 4.0)
     assert it.places["n"].gone_since is None
+
+
+def test_a_server_pod_that_is_made_late_for_a_node_that_has_gone_goes_as_any_other() -> None:
+    it = _machine()
+    it.feed(e.Gone("uid-n"), 1.0)
+    assert "n" not in it.places
+    it.feed(replace(POOL, running=False, held=True), 2.0)  # the answer to its creation
+    assert it.look_at == 62.0
+    orders = [effect for effect in it.feed(e.Look(), 62.0) if isinstance(effect, e.Order)]
+    assert [order.what for order in orders] == ["delete-pod"]
 
 
 def test_a_server_pod_that_no_node_has_is_on_no_node_that_has_gone() -> None:

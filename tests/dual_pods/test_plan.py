@@ -1,6 +1,7 @@
 """What is to be done on a node, and what is said of it: one plan at a time."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -871,3 +872,20 @@ def test_of_two_that_need_room_the_second_takes_what_goes_for_the_first(mode: Mo
     plan.make()
     assert [(o.server.uid, o.instance) for o in _of(plan, Order)] == ([] if asked else [(key[1], key[2])])
     assert {sentence for _, sentence in plan.waits.values()} == {"sleeping instances go first: 0"}
+
+
+class _Tries(dict[Key, Try]):
+    walks = 0
+
+    def __iter__(self) -> Iterator[Key]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_how_much_was_said_is_counted_once_in_a_plan_however_many_are_refused() -> None:
+    walks = set()
+    for number in (2, 20):
+        tries = _Tries({("say", "x", "Refused", "no"): Try()})
+        _plan(*(replace(REQUESTER, uid=f"r{i}", ask=None, wrong="no") for i in range(number)), tries=tries)
+        walks.add(tries.walks)
+    assert walks == {1}
