@@ -32,8 +32,9 @@ _OF_THE_SERVER = (
     "ephemeralContainers",
 )
 """What the API server or the scheduler has filled in, and refuses to be told."""
-_OF_ITS_OWNER = ("hostname", "subdomain", "activeDeadlineSeconds")
-"""What a StatefulSet or a Job says of this pod alone: the next one asks for the same, and may be another one's."""
+_OF_ITS_OWNER = ("hostname", "subdomain", "activeDeadlineSeconds", "topologySpreadConstraints")
+"""What is said of this pod alone, or of where its like are: the next one asks for the same, and may be another one's.
+"""
 _OF_ITS_HEALTH = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 _OF_A_POOL = {"name", "command", "args", "env", "ports", *_OF_ITS_HEALTH}
 """What a pool takes of a container, or sees to itself."""

@@ -260,7 +260,9 @@ class Cluster:
     def _status(
         self, pod: dict[str, Any], phase: str, state: dict[str, Any], *, ready: bool, ip: str = "", restarts: int = 0
     ) -> None:
-        container = {"name": names.CONTAINER, "ready": ready, "image": "x", "imageID": "x", "restartCount": restarts}
+        known = (pod["status"].get("containerStatuses") or [{}])[0].get("restartCount", 0)
+        count = max(restarts, known)
+        container = {"name": names.CONTAINER, "ready": ready, "image": "x", "imageID": "x", "restartCount": count}
         status = {
             "phase": phase,
             "containerStatuses": [{**container, "state": state}],

@@ -144,9 +144,11 @@ def test_what_a_pool_doesn_t_use_of_a_patch_is_known_and_its_engines_can_sleep_u
     assert ask.unused == ("image",) and ask.entry["arguments"] == ["m"], "a directive is no field"
 
 
-def test_what_a_statefulset_or_a_job_says_of_one_pod_alone_is_no_other_wish() -> None:
+def test_what_is_said_of_a_requester_alone_or_of_where_its_like_are_is_no_other_wish() -> None:
     plain, owned = _pod(), _pod()
     owned["spec"] |= {"hostname": "web-0", "subdomain": "web", "activeDeadlineSeconds": 60}
+    spread = {"topologyKey": "zone", "maxSkew": 1, "minDomains": 2, "whenUnsatisfiable": "DoNotSchedule"}
+    owned["spec"]["topologySpreadConstraints"] = [spread]
     assert building.ask(owned) == building.ask(plain)
     asked = building.ask(_pod(patch=PATCH + "  hostname: engine\n"))
     assert asked.pod["spec"]["hostname"] == "engine", "what a patch says is meant"

@@ -311,6 +311,29 @@ def test_what_a_stopped_pool_was_asked_is_known_before_its_accelerator_is_given_
     assert max(it.misbehave()["most_awake"].values()) <= 1
 
 
+def test_a_requester_that_is_started_again_in_its_pod_is_told_its_instance_by_whichever_controller_leads(
+    it: Cluster,
+) -> None:
+    first = it.controller()
+    uid = it.request("a")
+    it.until_ready("a")
+    bound = it.servers()[0]["metadata"]["annotations"][names.BINDINGS]
+
+    def starts_again(times: int) -> None:
+        it.running[uid].process.kill()
+        until(lambda: it.pod("a")["status"]["containerStatuses"][0]["restartCount"] == times, "kubelet says so")
+
+    starts_again(1)
+    it.until_ready("a")
+    first.kill()
+    first.wait()
+    starts_again(2)
+    until(lambda: not it.is_ready("a"), "it knows of no instance")
+    it.controller()
+    it.until_ready("a")
+    assert it.states() == ["awake"] and it.servers()[0]["metadata"]["annotations"][names.BINDINGS] == bound
+
+
 def test_a_pool_that_hangs_makes_each_requester_unready_until_it_goes_on(it: Cluster) -> None:
     """It refuses no connection, and ends no answer. FMA's requester asks nothing by itself."""
     it.controller("--lease-s", "15", "--ready-within-s", "4")
