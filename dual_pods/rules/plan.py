@@ -506,6 +506,9 @@ class Plan:
             annotations[names.OLD_ADDRESS] = seen.server.ip if seen and seen.it.state is State.AWAKE else None
         labels = {names.DUAL: server.name if server else None, names.INSTANCE: instance or None}
         self._mark_pod(requester, labels, annotations)
+        marking = self._tried(Mark(requester, {}, {}))
+        if marking.failures > _UNSAID:
+            self._say(requester, "Failed", f"its status can't be written: {marking.why}", warning=True)
 
     def _mark_server(self, server: Server) -> None:
         wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)

@@ -764,6 +764,13 @@ def _marks(plan: Plan, pod: Requester | Server) -> dict[str, str | None]:
     return {k: v for mark in _of(plan, Mark) if mark.pod == pod for k, v in {**mark.labels, **mark.annotations}.items()}
 
 
+@pytest.mark.parametrize(("failures", "says"), [(8, []), (9, [("Failed", "its status can't be written: no", True)])])
+def test_that_its_status_can_t_be_written_is_an_event(failures: int, says: list[tuple[str, str, bool]]) -> None:
+    tries: dict[Key, Try] = {("mark", "r"): Try(False, failures, 9.0, "no")}
+    plan = _plan(REQUESTER, BOUND, tries=tries, told=[_it(state=State.AWAKE)])
+    assert _says(plan) == says
+
+
 def test_a_requester_says_who_runs_it_on_what_and_how_far_it_is() -> None:
     plan = _plan(REQUESTER, BOUND, told=[])
     marks = _marks(plan, REQUESTER)
