@@ -10,7 +10,7 @@ transitions, and each of them moves along the table or raises. What makes a tran
     HELD       the holder's main process is there and has been told (or told us: it came back with its claim).
     FENCING    the holder was lost. It must be proven gone, unless the same process comes back.
 
-The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD ──lose──► FENCING ──release──► FREE. All ways there are:
+The ordinary way is FREE ──grant──► GRANTING ──hold──► HELD ──lose──► FENCING ──release──► FREE. All ways there are:
 
     from       to         by
     FREE       GRANTING   `grant`: a waiter was chosen
@@ -20,7 +20,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
                FENCING    `lose`: the holder that was found is dead
                FREE       `release`: it is proven gone; `settle`: no engine holds it
                IN_DOUBT   `hear_of`: another holder; `release`: it is proven gone, and there may be another
-    GRANTING   HELD       `tell`: the grant is on disk
+    GRANTING   HELD       `hold`: the grant is on disk
                FREE       `take_back`: it can't be written
                FENCING    `lose`: the waiter that was chosen is dead
     HELD       FENCING    `lose`
