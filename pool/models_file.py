@@ -7,6 +7,7 @@
 What this file may not do: start anything, or know how things stand. PyYAML is an extra, loaded when a file is read.
 """
 
+import glob
 import json
 import os
 import re
@@ -490,12 +491,19 @@ def estimated(entry: Entry) -> int:
 def by_files(entry: Entry) -> int:
     words = (*entry.arguments, *entry.command)
     if named := {Path(word) for word in words if word.endswith(".gguf") and os.path.isfile(word)}:
-        others = (one.parent.glob(one.name.replace("-00001-of-", "-?????-of-")) for one in named)
-        return round(sum(path.stat().st_size for path in named.union(*others)) * GGUF)
+        others = (one.parent.glob(glob.escape(one.name).replace("-00001-of-", "-?????-of-")) for one in named)
+        return round(sum(map(_file_size, named.union(*others))) * GGUF)
     for word in words:
         if os.path.isdir(word) and (weights := list(Path(word).glob("*.safetensors"))):
-            return round(sum(path.stat().st_size for path in weights) * SAFETENSORS)
+            return round(sum(map(_file_size, weights)) * SAFETENSORS)
     return 0
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a link that leads nowhere, say, where a download hasn't come to it
+        return 0
 
 
 def by_name(name: str) -> int:

@@ -388,6 +388,7 @@ class Request:
             return
         if self.phase is not Phase.ASKED:
             self.recoveries.pop()
+            self._delivery.note_lost(now, False)  # another of its choices may have gone on already
         self._wait_on()
 
     def _wait_on(self) -> None:

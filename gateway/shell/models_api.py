@@ -130,21 +130,19 @@ class ModelsApi:
             reply.send(200, msgspec.json.encode(self.router.catalogue.flags) + b"\n", errors.JSON)
         elif request.method == "PUT":
             flags = Flags(allow_cloud_fallback=_read(request.body, _Flags).allow_cloud_fallback)
-            self._command(reply, Command(number=0, verb="flags", flags=flags), msgspec.json.encode(flags) + b"\n")
+            self._command(reply, Command(number=0, verb="flags", flags=flags), **msgspec.structs.asdict(flags))
         else:
             raise kinds.WrongMethod
 
-    def _command(self, reply: Reply, command: Command, done: bytes = b"") -> None:
-        """`done`: what is said of it when it was done."""
-
+    def _command(self, reply: Reply, command: Command, **done: object) -> None:
+        """`done`: what is said beside the pool's sentence, once it was done."""
         asked = object()
         self._asked[asked] = self._loop.time()
 
         def answer(said: CommandDone) -> None:
             del self._asked[asked]
-            body = done if said.detail == "done" and done else msgspec.json.encode({"detail": said.detail}) + b"\n"
             if said.ok:
-                reply.send(200 if done else said.status, body, errors.JSON)
+                reply.send(said.status, msgspec.json.encode({**done, "detail": said.detail}) + b"\n", errors.JSON)
             else:
                 reply.send(*errors.Refusal(said.status, said.detail).answer())
 

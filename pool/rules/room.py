@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pool.entries import State
-from pool.rules.model import ON_DEVICE, Model, Wish
+from pool.rules.model import ON_DEVICE, READS, Model, Wish
 from pool.rules.picture import Picture, together
 from pool.rules.turns import cost_of, effective, lazy, may_sleep
 from sidecar.terminal.formatting import sizes
@@ -88,10 +88,12 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
         if not short:
             break
     else:
-        others = [(one, Wish.SLEEP) for one in awake if when[one.name].least == math.inf and not _stuck(one)]
-        missing, stay = _enough(it, short, others)[1], ", and ".join(filter(None, map(_stuck, awake)))
-        why = f"{sizes(short)} are missing"
-        return Blocked(math.inf, f"{why}: {stay}" if missing and stay else why, True, bool(missing and stay))
+        reads = [one for one in it.models.values() if one.name != model.name and one.state in READS]
+        others = [(one, Wish.SLEEP) for one in reads if (one, Wish.SLEEP) not in options and not _stuck(one)]
+        missing = _enough(it, short, others)[1]
+        has_it = [one for one in reads if any(it.has(one, one.state).get(device, 0) for device in missing)]
+        why, stay = f"{sizes(short)} are missing", ", and ".join(filter(None, map(_stuck, has_it)))
+        return Blocked(math.inf, f"{why}: {stay}" if stay else why, True, bool(stay))
     chosen = _needed(it, lacking, chosen)
     park, drop = ([one for one, wish in chosen if wish is what] for what in (Wish.PARK, Wish.DROP))
     goes = [*park, *drop]
@@ -116,10 +118,10 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
 
 
 def _stuck(model: Model) -> str:
-    """Why one that is awake stays so for all others, until a person or its lock server acts; empty: it doesn't."""
+    """Why one keeps what it has from all others, until a person or its lock server acts; empty: it doesn't."""
     if model.pinned:
         return f"{model.name} is pinned"
-    return f"the lock of {model.name} doesn't answer" if model.away else ""
+    return f"the lock of {model.name} doesn't answer" if model.away and model.state in ON_DEVICE else ""
 
 
 def _ways(it: Picture, model: Model, ready: Chosen, later: Chosen, now: float) -> Iterator[Chosen]:

@@ -198,7 +198,8 @@ class Server(Shell):
         return new
 
     def _problems(self, spec: ModelsFile, asleep: Container[str] = ()) -> list[str]:
-        on_these = msgspec.structs.replace(spec, devices=spec.devices or list(self._devices))
+        named = [device for device in spec.devices if device != models_file.ALL_GPUS]
+        on_these = msgspec.structs.replace(spec, devices=named or list(self._devices))
         return models_file.wrong(on_these, self._totals(), asleep)
 
     def _say_file_is_wrong(self, error: BadFile) -> None:

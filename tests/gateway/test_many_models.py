@@ -312,7 +312,7 @@ def test_the_guard_is_read_and_set_at_run_time_and_strips_only_fallbacks(many: M
     assert many.door.get("/failover/config") == (200, {"allow_cloud_fallback": True})
     many.see("chat", State.FAILED, why="no")
     try:
-        assert put(many, {"allow_cloud_fallback": False}) == (200, {"allow_cloud_fallback": False})
+        assert put(many, {"allow_cloud_fallback": False}) == (200, {"allow_cloud_fallback": False, "detail": "done"})
         until(lambda: many.door.get("/failover/config")[1] == {"allow_cloud_fallback": False}, "the door knows it")
         assert many.ask(model="chat|cloud")[0] == 503 and many.ask(model="ghost|cloud")[0] == 404
         assert many.ask(model="cloud")[2] == many.ask(model="cloud|chat")[2] == {"from": "cloud"}

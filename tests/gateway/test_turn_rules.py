@@ -59,6 +59,31 @@ def test_what_streams_when_its_lock_comes_to_rest_goes_on_with_the_next_grant(na
     check(client, whole)
 
 
+def test_an_answer_of_which_one_choice_went_on_and_another_reached_no_engine_is_paused_and_none_that_is_new() -> None:
+    """As one that is new it would be refused as soon as it came long enough ago."""
+    body = {**BODY, "n": 2}
+    whole, _ = undisturbed(COMPLETION, body)
+    it = World(e.Bounds(**POOL), slow=True)
+    it.grant()
+    client = it.arrive(COMPLETION, body)
+    it.connect(it.connecting[0])
+    step(it, client, 6)
+    it.rest()
+    it.wait(95.0)
+    it.grant()
+    first, second = it.connecting
+    it.connect(first)
+    step(it, client, 3)
+    it.connect(second, refused=True)
+    it.rest()
+    demand = demand_of(it.machine, it.now, 0, 0.0)
+    assert (demand.waiting, demand.paused, demand.oldest_wait_ms) == (0, 1, 0)
+    it.wait(95.0)
+    it.grant()
+    it.run()
+    check(client, whole)
+
+
 def test_an_engine_that_goes_to_sleep_has_died_of_nothing() -> None:
     it = world(strikes=1)
     clients = [it.arrive(COMPLETION, {**BODY, "stream": False}) for _ in range(3)]

@@ -206,8 +206,13 @@ def test_memory_is_estimated_by_the_files_then_by_the_name(tmp_path: Path) -> No
     large = ["sh", "-m", str(tmp_path / "large-00001-of-00003.gguf")]
     assert estimated(Entry(engine="command", command=large)) == 3300
     assert estimated(Entry(engine="command", command=[*large, "--mmproj", str(gguf)])) == 4400
+    for number in (1, 2):
+        (tmp_path / f"m[4]-0000{number}-of-00003.gguf").write_bytes(b"1" * 1000)
+    (tmp_path / "m[4]-00003-of-00003.gguf").symlink_to("nowhere")  # not downloaded yet
+    assert estimated(Entry(engine="command", command=["sh", "-m", str(tmp_path / "m[4]-00001-of-00003.gguf")])) == 2200
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "1.safetensors").write_bytes(b"1" * 1000)
+    (tmp_path / "model" / "2.safetensors").symlink_to("nowhere")
     assert estimated(Entry(arguments=[str(tmp_path / "model")])) == 1300
     assert estimated(Entry(engine="reference", arguments=["--preset", "8B"])) == 0
     assert by_name("Qwen/Qwen3-8B") == round(8e9 * 2 * 1.3)

@@ -111,6 +111,13 @@ def test_a_device_that_is_none_of_the_hosts_is_refused_when_the_file_is_read_aga
     assert listing is not None and "chat: devices: host:9 is none of this host's" in listing.alarms[0]
 
 
+def test_a_file_that_names_all_gpus_and_one_of_them_for_a_model_is_followed(house: House) -> None:
+    """`cuda` is no device's name: which there are the ledger says."""
+    of_one = {"devices": ["cuda"], "models": {"chat": {"engine": "reference", "devices": ["GPU-1"]}}}
+    listing = PoolProgram(house, of_one).ready().listing()
+    assert listing is not None and listing.models[0].devices == ["GPU-1"] and not listing.alarms
+
+
 def test_a_door_hears_what_models_there_are_and_what_has_changed(house: House) -> None:
     pool, heard = PoolProgram(house).ready(), list[Any]()
     client = PoolClient(house.run_dir, heard.append, watches=True)

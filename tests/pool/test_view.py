@@ -188,6 +188,20 @@ def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None
     assert seen(pool)["b"].estimate_ms is None
 
 
+@pytest.mark.parametrize("on", [{}, {"a": "another"}], ids=["beside it", "elsewhere"])
+def test_one_that_is_pinned_is_not_in_the_way_of_what_waits_for_another_to_load(on: dict[str, str]) -> None:
+    pool = Pool("abc", sizes={"a": 20}, on=on, entries={"a": {"pin": True}}, running=False, began=e.Began({}))
+    pool.launcher(a=e.Child(True))
+    pool.lock("a")
+    pool.wakes("a")
+    pool.wants("b")
+    pool.launcher(b=e.Child(True))
+    pool.wants("c")
+    assert (pool.state("a"), pool.state("b"), pool.state("c")) == (State.AWAKE, State.LOADING, State.OFF)
+    assert seen(pool)["c"].why.endswith(f"{20 if on else 40} bytes of gpu are missing")
+    assert seen(pool)["c"].estimate_ms is not None
+
+
 def test_a_model_without_an_engine_says_so() -> None:
     pool = Pool()
     pool.awake("a", BUSY)
