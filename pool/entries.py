@@ -229,6 +229,9 @@ class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The longest that a request has asked for."""
     served: Count = 0
     """How many requests have ended since the door began: a change is a use, however short it was."""
+    turn_ms: Milliseconds = 0
+    """So long a turn has to be for requests that can't go on where they were, and begin anew, to come further than in
+    their last one."""
 
 
 class ModelOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,6 +22,7 @@ def demand_of(machine: Machine, now: float, served: int, keep_alive_s: float) ->
         paused=len(interrupted),
         keep_alive_s=keep_alive_s,
         served=served,
+        turn_ms=int(1000 * max((request.turn_s for request in requests.values()), default=0)),
     )
 
 

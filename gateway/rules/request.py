@@ -19,6 +19,8 @@ The client has the bytes that were passed on, and nothing takes them back. Every
    weights are others since, an answer that has begun ends with an error.
 9. A stream that waits for its model's turn is told what it waits for, in comments. The head is then out, and an error
    is an event.
+10. Where the engine can't begin in the middle of an answer, a pause costs all of it. So the pool is told how long the
+   next turn has to be; and an answer that comes no further in the longest that there is ends with an error.
 
 Its parts: `legs.py` has the table of phases, and the exchanges with the engine; `clients_part.py`, `continuing.py` and
 `comparing.py` each make an answer for the client of what comes; `delivery.py` has what was said to the client. How an
@@ -39,6 +41,9 @@ from gateway.rules.delivery import Delivery
 from gateway.rules.kinds import Api, Kind, Recovery
 from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
+PART_FOR_ONE = 4
+"""Of the time for which requests wait for their model's turn: so much a turn of one that begins anew may take."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """What an engine said, or didn't, when it failed."""
@@ -53,8 +58,8 @@ class Failure(msgspec.Struct, frozen=True):
 class Request:
     __slots__ = (
         "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_of", "_out",
-        "_proven", "_restarts", "_untold", "account", "kind", "loaded", "max_len", "number", "phase", "recoveries",
-        "silent", "token", "url",
+        "_proven", "_restarts", "_spent_s", "_untold", "account", "kind", "loaded", "max_len", "number", "phase",
+        "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float, greeted: bool = False) -> None:
@@ -88,6 +93,8 @@ class Request:
         self._asked_again = 0
         """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
+        self._spent_s = 0.0
+        """The longest that an engine had it, where it then had to begin anew."""
         self._out: list[e.Effect] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -131,6 +138,17 @@ class Request:
         if known or (waits and self.kind.streams and self.kind.api is not Api.OTHER):
             self._out += self._delivery.comment(waits or f"waiting ({self.phase.value})", now, streaming)
         return self._out
+
+    @property
+    def turn_s(self) -> float:
+        """How long its next engine has to have it, so that it comes further than with the last one; and no longer than
+        others can be kept waiting for one request.
+        """
+        return min(2 * self._spent_s, self._longest_turn_s)
+
+    @property
+    def _longest_turn_s(self) -> float:
+        return (self._bounds.turn_s or 0.0) / PART_FOR_ONE
 
     def _mind_silence(self, now: float) -> bool:
         """Comments keep the client's own time-out from ever passing; and what is elsewhere may have a next one."""
@@ -440,15 +458,20 @@ class Request:
     def _go_on(self, now: float, leased: bool = False) -> None:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
+        spent_s, came_no_further = now - self._asked_at, self._delivery.paused
         self._delivery.note_lost(now, leased)
         account = self.account
         recovery = self._recovery()
+        if recovery is not Recovery.CONTINUED:
+            self._spent_s = max(self._spent_s, spent_s)
         if recovery is None and not self.kind.repeatable:
             self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
         elif recovery is not None and account is not None and account.complete:
             self._close_stream(now)
         elif recovery is Recovery.ENDED:
             self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
+        elif recovery is not Recovery.CONTINUED and came_no_further and spent_s >= self._longest_turn_s > 0:
+            self._end_badly(f"it begins anew after each pause, and came no further in a turn of {spent_s:.0f} s")
         else:
             if recovery is None:
                 self._restarts += 1

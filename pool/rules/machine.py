@@ -19,7 +19,8 @@ doors and people are told.
     which are less urgent. Never a pinned one, nor one that was waked for requests and hasn't had one, nor before its
     `loaded_at_least_s`.
  7. A turn follows from what swaps cost, loads too, and the share of time that they may take (`turns.py`); a deadline
-    that would be missed and `longest_wait_s` shorten it.
+    that would be missed and `longest_wait_s` shorten it. Where a request can't go on where it was, and begins anew, its
+    model's next turn is twice as long as the one that was in vain: else it would never end.
  8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
  9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
     program has some of it, say): others are put to sleep for it, too, by rule 6. So they are for one that loads and

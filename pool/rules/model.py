@@ -55,6 +55,8 @@ class Demand:
     priority: int = 0
     keep_alive_s: float | None = None
     served: int = 0
+    turn_s: float = 0.0
+    """So long its turn has to be, for requests that begin anew."""
 
     @property
     def wants(self) -> bool:
@@ -74,6 +76,7 @@ def merged(said: list[tuple[float, ModelDemand]], priority: int) -> Demand:
         found.streaming += one.streaming
         found.paused += one.paused
         found.served += one.served
+        found.turn_s = max(found.turn_s, one.turn_ms / 1000)
         if one.waiting + one.paused:
             found.since = min(found.since, at - one.oldest_wait_ms / 1000)
         if one.waiting + one.paused + one.streaming:

@@ -96,7 +96,9 @@ def may_sleep(up: Model, down: Model, price: float, host: HostRules, budget: Swa
     if effective(up, host, now) > down.demand.priority:
         least = max(least, up.waits_since + host.ageing_s)
     takes = host.drain_s + cost
-    at = budget.when(devices, price, -price if up.demand.priority < down.demand.priority else price, now)
+    urgent = up.demand.priority < down.demand.priority
+    at = budget.when(devices, price, -price if urgent else price, now)
+    at = at if urgent else max(at, down.since + down.demand.turn_s)
     if at + cost > up.demand.deadline >= now + takes:  # it would come too late, and needn't
         at = budget.when(devices, price, -price, now)
     if host.longest_wait_s is not None:

@@ -124,7 +124,7 @@ def a_turn(it: Picture, model: Model) -> float:
     others = [one for one in it.models.values() if set(one.rules.devices) & set(model.rules.devices)]
     parks = any(one.parked for one in others)
     costs = (one.sleep_s + (one.park_s + one.wake_parked_s if parks else one.wake_s) for one in [*others, model])
-    return max(costs) / it.budget.share
+    return max(max(costs) / it.budget.share, *(one.demand.turn_s for one in [*others, model]))
 
 
 def _together(it: Picture, device: str) -> int:

@@ -309,6 +309,53 @@ def test_an_answer_that_was_paused_before_and_went_on_has_waited_since_its_newes
     assert demand_of(it.machine, it.now, 0, 0.0).oldest_wait_ms == 3000
 
 
+ANEW = {"in one piece": {**BODY, "stream": False}, "compared": {**BODY, "presence_penalty": 0.5}}
+
+
+@pytest.mark.parametrize("body", ANEW.values(), ids=ANEW)
+def test_what_begins_anew_after_a_pause_asks_for_a_turn_twice_as_long_as_the_one_in_vain(body: dict[str, Any]) -> None:
+    """Else turns of the same length are all in vain, and it never ends."""
+    it = world()
+    client = it.arrive(COMPLETION, body)
+
+    def turn(seconds: float) -> int:
+        if client.kind.streams:
+            step(it, client, 3)
+        it.wait(seconds)
+        it.rest()
+        it.grant()
+        return demand_of(it.machine, it.now, 0, 0.0).turn_ms
+
+    assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+    assert [turn(each) for each in (3.0, 2.0, 5.0, 20.0)] == [6000, 6000, 10_000, 25_000], "a part of turn_s at most"
+    it.run()
+    assert answered(client) and demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+
+
+def test_what_goes_on_where_it_was_asks_for_no_turn_of_its_own() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 3)
+    it.wait(3.0)
+    it.rest()
+    assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+
+
+@pytest.mark.parametrize("body", ANEW.values(), ids=ANEW)
+def test_what_begins_anew_and_comes_no_further_in_the_longest_turn_ends_with_an_error(body: dict[str, Any]) -> None:
+    it = world()
+    client = it.arrive(COMPLETION, body)
+    for seconds in (25.0, 24.0, 25.0):
+        assert not client.ended
+        if client.kind.streams:
+            step(it, client, 3)
+        it.wait(seconds)
+        it.rest()
+        it.wait(60.0)
+        it.grant()
+    assert b"it begins anew after each pause, and came no further in a turn of 25 s" in client.body
+
+
 @pytest.mark.parametrize(
     ("demand", "seen", "still_s", "wedged_"),
     [

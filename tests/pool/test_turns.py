@@ -69,6 +69,15 @@ def test_a_swap_for_which_no_answer_waited_makes_no_later_one_wait() -> None:
 NEVER = (math.inf, math.inf)
 
 
+def test_a_turn_lasts_until_requests_that_begin_anew_have_come_further_than_in_their_last_one() -> None:
+    """But for one that is more urgent, or would be too late, or may wait no longer."""
+    down = model(demand={**BUSY, "turn_s": 130.0})
+    assert asked(down) == (-99.0, 30.0)
+    assert asked(down, wanted(priority=-1)) == (-99.0, 0.0)
+    assert asked(down, wanted(deadline=NOW + 9)) == (-99.0, 0.0)
+    assert asked(down, longest_wait_s=8.0) == (-99.0, 8.0 - COST)
+
+
 @pytest.mark.parametrize(
     ("down", "expected"),
     [

@@ -32,9 +32,11 @@ def spent(pool: Pool) -> None:
 
 def test_the_demands_of_several_doors_are_added_and_the_most_urgent_counts() -> None:
     first = ModelDemand(waiting=1, streaming=2, oldest_wait_ms=500, deadline_in_ms=3000, priority=2, served=3)
-    second = ModelDemand(paused=4, oldest_wait_ms=2000, deadline_in_ms=1000, priority=-1, keep_alive_s=9.0, served=1)
+    second = ModelDemand(
+        paused=4, oldest_wait_ms=2000, deadline_in_ms=1000, priority=-1, keep_alive_s=9.0, served=1, turn_ms=5000
+    )
     both = merged([(10.0, first), (11.0, second)], 5)
-    assert both == Demand(1, 2, 4, since=9.0, deadline=12.0, priority=-1, keep_alive_s=9.0, served=4)
+    assert both == Demand(1, 2, 4, since=9.0, deadline=12.0, priority=-1, keep_alive_s=9.0, served=4, turn_s=5.0)
     assert merged([(11.0, second), (10.0, first)], 5) == both
     assert merged([], 5) == Demand(priority=5)
     idle = merged([(10.0, ModelDemand(served=2, priority=-3, oldest_wait_ms=9))], 5)
@@ -162,6 +164,8 @@ def test_turns_are_those_of_a_models_own_devices() -> None:
     for name in "cdef":
         pool.wants(name)
     assert view.quantum(pool.machine.picture) == pytest.approx(90.0), "the longest of them"
+    pool.wants("f", turn_ms=100_000)
+    assert view.quantum(pool.machine.picture) == 100.0, "what begins anew has a longer one"
 
 
 def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
