@@ -86,8 +86,8 @@ class Machine:
         self.context: Context[Effects] = Context(HISTORY)
         self.picture = Picture()
         self.doors: dict[int, tuple[float, dict[str, ModelDemand]]] = {}
-        self.swapped: list[tuple[float, float]] = []
-        """When a model was waked in another's place, and for how long no model was served."""
+        self.swapped: list[tuple[float, float, set[str]]] = []
+        """When a model was waked in another's place, and for how long which devices served no model."""
         self._began_at: float | None = None
         self._learned: dict[str, e.Learned] = {}
         self._pins: dict[str, bool] = {}
@@ -457,8 +457,11 @@ class Machine:
         self._answer(event, 200 if done else 202, f"{model.name} {words}{again}")
 
     def swapping_share(self, now: float) -> float:
-        """How much of the last minutes a device served no model because of a swap."""
-        return sum(spent for at, spent in self.swapped if at > now - SHARE_OF_S) / SHARE_OF_S
+        """How much of the last minutes a device served no model because of a swap: the one with most of them."""
+        newest = [(spent, devices) for at, spent, devices in self.swapped if at > now - SHARE_OF_S]
+        each = {device for _, devices in newest for device in devices}
+        spent_on = (sum(spent for spent, devices in newest if device in devices) for device in each)
+        return max(spent_on, default=0.0) / SHARE_OF_S
 
     def named(self, called: str) -> Model | None:
         return self.models.get(called) or next(
@@ -490,7 +493,7 @@ class Machine:
         busy = any(self.models[name].demand.busy for name in step.sleep)
         self.picture.budget.spend(devices, step.cost_s, now, borrows=busy)
         if step.sleep:
-            self.swapped = [*((at, s) for at, s in self.swapped if at > now - SHARE_OF_S), (now, step.cost_s)]
+            self.swapped = [*(one for one in self.swapped if one[0] > now - SHARE_OF_S), (now, step.cost_s, devices)]
         for names, wish in ((step.park, Wish.PARK), (step.drop, Wish.DROP)):
             for region in (self.models[name].region for name in names):
                 for one in region.models:

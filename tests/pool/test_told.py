@@ -496,6 +496,15 @@ def test_a_swap_counts_for_the_share_of_time_for_ten_minutes_and_a_wake_that_dis
     assert pool.machine.swapping_share(pool.now) == 0.0
 
 
+def test_the_share_of_time_for_swaps_is_that_of_the_device_with_most_of_them() -> None:
+    pool = Pool("abcd", costs=(0.6, 0.3), on=dict.fromkeys("cd", "another"))
+    for name, other in ("ab", "cd"):
+        pool.awake(name)
+        pool.wants(other)
+    assert len(pool.machine.swapped) == 2
+    assert pool.machine.swapping_share(pool.now) == pytest.approx(0.9 / SHARE_OF_S)
+
+
 def test_each_deed_is_said_with_what_it_is_done_for() -> None:
     pool = Pool()
     pool.awake("a")
