@@ -42,6 +42,10 @@ from sidecar.terminal.names import NAME, NAME_IN_WORDS, device_name, is_meant
 from sidecar.terminal.settings import BadValue, host_port, size_bytes
 
 MOST_BYTES, MOST_NODES = 1 << 20, 100_000
+MOST_TOGETHER = 4 << 20
+"""Bytes of all entries, in JSON: a door is told them in one frame. Aliases in the file, and what is launched by command,
+make more of them than the file has bytes.
+"""
 NAMED, ALL_GPUS = "--served-model-name", "cuda"
 PARTS = ("lock", "ledger", "gms", "pool", "door", "up", "server.lock")
 """What the programs of `failover models up` are called, among which its models are, and a file beside their locks."""
@@ -311,16 +315,19 @@ def wrong(file: ModelsFile, totals: Mapping[str, int], asleep: Container[str] = 
     if len(file.models) > MOST_MODELS:
         found.append(f"there are {len(file.models)} models, and there may be {MOST_MODELS}")
     found += _names(file)
-    untellable: list[str] = []
+    untellable, together = list[str](), 0
     profiles = {f"profiles[{n}]": one for n, one in enumerate(file.profiles)}
     said: list[tuple[str, Entry | Profile]] = [*file.models.items(), *profiles.items()]
     for what, one in said:
         try:
             if len(msgspec.msgpack.encode(one)) > MOST_ENTRY_BYTES:
                 found.append(f"{what}: it takes more than {MOST_ENTRY_BYTES} bytes")
+            together += len(msgspec.json.encode(one))
         except (OverflowError, TypeError, ValueError) as error:
             found.append(f"{what}: no door could be told this: {error}")
         untellable += [f"{what}: {sentence}" for sentence in _untellable(one)]
+    if together > MOST_TOGETHER:
+        found.append(f"all entries together take {in_words(together)}, and may take {in_words(MOST_TOGETHER)}")
     if untellable:
         return [*found, *untellable]
     for entry in file.models.values():

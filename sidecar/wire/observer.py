@@ -138,10 +138,13 @@ class Observer:
         whom = self._whom
         if self._channel.eof:
             raise NoServer(f"the {whom.name} at {whom.at} went away{whom.without_it and '; '}{whom.without_it}")
-        if self._channel.wants_write:
+        ready = select.POLLOUT
+        while ready == select.POLLOUT:  # the server reads: it takes more of what was said, and hasn't answered
             self._channel.flush()
-        timeout_ms = None if end is None else max(0.0, end - time.monotonic()) * 1000
-        if not self._poll.poll(timeout_ms):
+            self._poll.modify(self.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
+            timeout_ms = None if end is None else max(0.0, end - time.monotonic()) * 1000
+            ready = next((what for _, what in self._poll.poll(timeout_ms)), 0)
+        if not ready:
             return False
         try:
             received = self._channel.receive()

@@ -197,6 +197,13 @@ def test_a_file_that_cant_be_read_or_is_too_large_is_said(tmp_path: Path) -> Non
         read(large)
 
 
+def test_entries_that_no_door_could_be_told_in_one_frame_are_refused_together() -> None:
+    """The pool said that they were there, and every door lost it."""
+    entries = "".join(f"  m{n}: {{engine: reference, chat_template: *t}}\n" for n in range(60))
+    file = of(f"x-t: &t '{{{'a' * 90_000}}}'\nmodels:\n{entries}")
+    assert wrong(file, {}) == ["all entries together take 5.2 MiB, and may take 4 MiB"]
+
+
 def test_memory_is_estimated_by_the_files_then_by_the_name(tmp_path: Path) -> None:
     gguf = tmp_path / "m.gguf"
     gguf.write_bytes(b"1" * 1000)

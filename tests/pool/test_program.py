@@ -155,6 +155,12 @@ def test_what_a_person_is_told_is_done_says_so_where_the_next_pool_will_not_know
     until(lambda: (listing := pool.listing()) and not listing.alarms, "no alarm")
 
 
+def test_a_command_that_a_socket_takes_in_several_parts_is_heard(house: House) -> None:
+    pool = PoolProgram(house, {**FILE, "api_launch": True}).ready()
+    large = Entry(name="large", engine="reference", defaults={"x": "a" * 850_000})
+    assert pool.do("launch", entry=large) == (200, "large is launched")
+
+
 def test_a_model_is_launched_by_command_only_where_the_file_allows_it_and_outlives_the_pool(house: House) -> None:
     pool = PoolProgram(house).ready()
     small = Entry(name="small", engine="reference")
