@@ -43,8 +43,8 @@ from sidecar.terminal.settings import BadValue, host_port, size_bytes
 
 MOST_BYTES, MOST_NODES = 1 << 20, 100_000
 MOST_TOGETHER = 4 << 20
-"""Bytes of all entries, in JSON: a door is told them in one frame. Aliases in the file, and what is launched by command,
-make more of them than the file has bytes.
+"""Bytes of all entries, in JSON: a door is told them in one frame. Aliases in the file, and what is launched, make more
+of them than the file has bytes.
 """
 NAMED, ALL_GPUS = "--served-model-name", "cuda"
 PARTS = ("lock", "ledger", "gms", "pool", "door", "up", "server.lock")
