@@ -165,7 +165,7 @@ class Admission:
                 state.doubts.pop(request, None)
                 self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             elif request not in state.doubts:
-                self._take_away(request)
+                self._take_away(request, died=died)
         self.deaths.engine_lost(died, self._now)
         for request in state.doubts:
             self._out.append(e.Verdict(request, True))
@@ -353,9 +353,9 @@ class Admission:
                 self._take_away(request)
         grant.sever_at = math.inf
 
-    def _take_away(self, request: int) -> None:
+    def _take_away(self, request: int, *, died: bool = False) -> None:
         self.state.returning.add(request)
-        self._out.append(e.TakeAway(request))
+        self._out.append(e.TakeAway(request, died=died))
 
     def _pause(self, step: due.Step) -> None:
         untokened = self.state.untokened

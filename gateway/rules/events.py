@@ -397,6 +397,8 @@ class TakeAway(OfRequest, frozen=True):
 
     leased: bool = False
     """The host is leased to another; the engine is well."""
+    died: bool = False
+    """The engine has."""
 
 
 class Verdict(OfRequest, frozen=True):

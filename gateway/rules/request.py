@@ -453,12 +453,12 @@ class Request:
 
     def _taken_away(self, event: e.TakeAway, now: float) -> None:
         if self.phase in WITH_AN_ENGINE:
-            self._go_on(now, event.leased)
+            self._go_on(now, event.leased, paused=not (event.leased or event.died))
 
-    def _go_on(self, now: float, leased: bool = False) -> None:
+    def _go_on(self, now: float, leased: bool = False, *, paused: bool = False) -> None:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
-        spent_s, came_no_further = now - self._asked_at, self._delivery.paused
+        spent_s, in_vain = now - self._asked_at, paused and self._delivery.paused
         self._delivery.note_lost(now, leased)
         account = self.account
         recovery = self._recovery()
@@ -470,7 +470,7 @@ class Request:
             self._close_stream(now)
         elif recovery is Recovery.ENDED:
             self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
-        elif recovery is not Recovery.CONTINUED and came_no_further and spent_s >= self._longest_turn_s > 0:
+        elif recovery is not Recovery.CONTINUED and in_vain and spent_s >= self._longest_turn_s > 0:
             self._end_badly(f"it begins anew after each pause, and came no further in a turn of {spent_s:.0f} s")
         else:
             if recovery is None:

@@ -345,13 +345,14 @@ def test_what_goes_on_where_it_was_asks_for_no_turn_of_its_own() -> None:
 def test_what_begins_anew_and_comes_no_further_in_the_longest_turn_ends_with_an_error(body: dict[str, Any]) -> None:
     it = world()
     client = it.arrive(COMPLETION, body)
-    for seconds in (25.0, 24.0, 25.0):
+    for seconds, dies in ((25.0, False), (24.0, False), (25.0, True), (25.0, False)):
         assert not client.ended
         if client.kind.streams:
             step(it, client, 3)
         it.wait(seconds)
-        it.rest()
-        it.wait(60.0)
+        if not dies:
+            it.rest()
+        it.wait(9.0)
         it.grant()
     assert b"it begins anew after each pause, and came no further in a turn of 25 s" in client.body
 
