@@ -59,7 +59,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a directory": Path.mkdir,
     "a loop": lambda path: path.symlink_to(path),
-    "a terabyte": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    "a terabyte": lambda path: subprocess.run(["truncate", "--size", "1T", path], check=True),
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "torn": lambda path: path.write_text("{"),
 }
