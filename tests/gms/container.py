@@ -19,7 +19,7 @@ from gms.rules import messages as m
 from gms.shell.rundir import connect
 from sidecar.wire.frames import Channel, Message, close_all
 from tests.support import tmpfs
-from tests.support.processes import ROOT, Program
+from tests.support.processes import ROOT, Process, Program
 from tests.support.waiting import DEADLINE_S, until
 
 MIB = 1 << 20
@@ -195,13 +195,7 @@ def containers() -> Iterator[Container]:
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    found = {}
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found[int(entry.name)] = os.readlink(entry)
-        except FileNotFoundError:
-            continue
-    return found
+    return Process(pid).descriptors()
 
 
 def dead(pid: int) -> bool:

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from gms.client import GmsClient
-from gms.layout import ITEM_BITS, Layout, Tensor
+from gms.layout import Layout, Tensor
 from gms.memory.host import HostMemory
 from gms.memory.host_device import create_device
+from gms.rules import messages as m
 from gms.shell.device_process import Settings
 from gms.shell.rundir import connect
+from sidecar.wire.frames import Channel
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -96,8 +98,6 @@ class House:
         return program
 
     def status(self, device: str = "host:0") -> Any:
-        from gms.rules import messages as m
-
         return ask(self.run_dir, device, m.AskStatus())
 
     def close(self) -> None:
@@ -122,9 +122,6 @@ def houses(**settings: Any) -> Iterator[House]:
 
 def ask(run_dir: Path, device: str, question: Any) -> Any:
     """As an observer."""
-    from gms.rules import messages as m
-    from sidecar.wire.frames import Channel
-
     channel = Channel(connect(run_dir, device), m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES)
     try:
         channel.send(m.Observe(protocol=m.PROTOCOL))
@@ -198,5 +195,4 @@ class Failed(Exception):
 def plain_layout(sizes: tuple[int, ...], name: str = "w") -> Layout:
     """A tensor of bytes for each slab."""
     tensors = tuple(Tensor(f"{name}{slab}", slab, 0, (size,), (1,), "uint8") for slab, size in enumerate(sizes))
-    assert "uint8" in ITEM_BITS
     return Layout(sizes, tensors, {"made": name})

@@ -99,8 +99,6 @@ class Engine:
 
     def poke(self) -> None:
         """A write through a reader's mapping."""
-        import ctypes
-
         ctypes.c_ubyte.from_address(self._reading().address(0)).value = 1
 
     def lost(self) -> list[str]:

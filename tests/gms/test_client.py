@@ -102,20 +102,13 @@ def test_asleep_one_is_no_reader_and_keeps_the_memory(house: House) -> None:
     assert house.used() == 2 * MIB
 
 
-def test_what_was_just_committed_fits(house: House) -> None:
+def test_what_was_just_committed_or_handed_back_fits(house: House) -> None:
     with house.client().write(10) as writer:
         writer.create(2 * MIB)
         reader = writer.commit(Layout((2 * MIB,), ()))
     assert reader.fits
     reader.sleep()
     assert reader.fits
-
-
-def test_what_was_handed_back_fits_again(house: House) -> None:
-    with house.client().write(10) as writer:
-        writer.create(2 * MIB)
-        reader = writer.commit(Layout((2 * MIB,), ()))
-    reader.sleep()
     house.kill()
     house.start()
     until(lambda: house.status().state == "COMMITTED", "it is handed back")

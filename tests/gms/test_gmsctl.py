@@ -20,19 +20,8 @@ from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
-FIELDS += [
-    "parked",
-    "host_memory",
-    "clients_total",
-    "waiting_for",
-    "pending_drops",
-    "alarms",
-    "events",
-    "server_incarnation",
-    "server_pid",
-    "since",
-    "regions",
-]
+FIELDS += ["parked", "host_memory", "clients_total", "waiting_for", "pending_drops", "alarms", "events"]
+FIELDS += ["server_incarnation", "server_pid", "since", "regions"]
 CLIENT = ["engine_id", "pid", "region", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"
 

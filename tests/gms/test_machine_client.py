@@ -107,15 +107,6 @@ def test_a_reader_has_its_layout_once_all_slabs_are_there() -> None:
     assert [effect for effect in program.told if isinstance(effect, c.Keep)] == [c.Keep(5, 0), c.Keep(5, 1)]
 
 
-def test_a_writer_makes_and_publishes_and_reads() -> None:
-    program = Program()
-    program.writes()
-    program.feed(c.Publish(DOCUMENT, (10, 20)))
-    assert program.last_said == m.Commit(layout=DOCUMENT)
-    program.hears(m.Committed(generation=6, hash=HASH))
-    assert program.last(m.Committed) == m.Committed(6, HASH) and program.machine.doing is Doing.READING
-
-
 def test_a_sleeper_says_what_it_keeps_and_wakes_with_it() -> None:
     program = Program()
     program.sleeps()
@@ -335,14 +326,6 @@ def test_a_mistake_ends_what_it_was_about_and_not_the_process() -> None:
     program.comes_in()
     program.feed(m.Open("ro"))
     assert isinstance(program.said[-1], m.Open)
-
-
-def test_it_knocks_less_and_less_often_where_no_server_answers() -> None:
-    program = Program()
-    program.feed(c.Disconnected())
-    tries = sum(isinstance(effect, c.Connect) for effect in program.later(10.0))
-    steadily = 10.0 / RETRY_MOST_S
-    assert 0.9 * steadily <= tries <= 1.2 * steadily
 
 
 def test_what_is_out_of_turn_is_refused_here_already() -> None:

@@ -27,6 +27,7 @@ from gms.shell.writer import Writer
 from sidecar.kernel import host_usage
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.gms.test_transfer import gmsctl
+from tests.support.interruptions import Interrupted
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -98,19 +99,6 @@ def test_a_second_reader_and_an_engine_that_starts_bring_them_back_too(house: Ho
         client.read(10)
 
 
-def test_what_is_read_is_not_parked_and_what_is_parked_is_not_parked_again(house: House) -> None:
-    data, reader = load(house)
-    reader.wake(30)
-    with parker(house) as client:
-        with pytest.raises(NotInTime, match=r"engine-a \(pid \d+\) reads"):
-            client.park(0)
-        assert contents(reader) == data and house.status().state == "RO"
-        reader.sleep()
-        client.park(5)
-        with pytest.raises(Parked):
-            client.park(10)
-
-
 @pytest.mark.parametrize("left", [(BYTES - 1,), (BYTES, BYTES - 4 * MIB - 1)])
 def test_what_the_machine_has_left_bounds_it_too(
     house: House, monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...]
@@ -163,18 +151,6 @@ def test_a_server_that_is_too_old_to_park_is_told_apart_and_no_other_model_is_ov
     with parker(house) as client, pytest.raises(DeviceError, match="is no table"):
         client.park(10)
     assert bytes(other.memory(0)) == b"l" * (8 * MIB)
-    reader.wake(30)
-    assert contents(reader) == data
-
-
-def test_host_memory_that_is_short_leaves_them_in_the_device(house: House) -> None:
-    house.kill()
-    house.host_memory = BYTES - 1
-    house.start()
-    data, reader = load(house)
-    words = "6291455 are left of the 6291455 that parked weights may take"
-    with parker(house) as client, pytest.raises(NoRoom, match=words):
-        client.park(10)
     reader.wake(30)
     assert contents(reader) == data
 
@@ -290,10 +266,6 @@ def test_a_process_that_cant_open_the_device_keeps_no_other_from_bringing_them_b
         assert contents(reader) == data
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_a_wake_that_is_interrupted_or_not_in_time_keeps_what_is_parked(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,36 +315,6 @@ def test_a_wake_that_is_interrupted_or_not_in_time_keeps_what_is_parked(
 
 
 # -- what dies ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_sleeper_hands_the_parked_memory_back_to_a_new_server(house: House) -> None:
-    data, reader = load(house)
-    parks(house)
-    generation = house.status().generation
-    house.kill()
-    house.window_s = 600.0
-    house.start()
-    until(lambda: house.status().state == "PARKED", "it is handed back")
-    status = house.status()
-    assert (status.generation, status.parked) == (generation, {"weights": BYTES})
-    reader.wake(30)  # it doesn't wait for the window to be over
-    assert contents(reader) == data and reader.sums
-
-
-def test_parked_weights_of_no_engine_are_lost_with_the_server_which_says_so(house: House) -> None:
-    house.kill()
-    house.window_s = 0.5
-    house.start()
-    load(house)
-    parks(house)
-    house.clients[0].close()
-    house.kill()
-    house.start()
-    until(lambda: house.status().alarms, "the window is over")
-    assert "was not handed back" in house.status().alarms[0]
-    data, _ = load(house, 2, "engine-b")
-    with house.client("engine-c").read(10) as other:
-        assert contents(other) == data
 
 
 def test_a_server_that_dies_while_weights_are_parked_or_brought_back_leaves_them_where_they_were(

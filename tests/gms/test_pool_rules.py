@@ -13,7 +13,6 @@ from gms.rules.exclusive import BACK_S, SECOND_DEATH_S, ExclusiveRegion
 from gms.rules.holders import MOST_LAYOUTS
 from gms.rules.machine import MOST_REGIONS, Machine
 from gms.rules.pools import MAY_FOLLOW, Owner, Phase, Pool, Shape
-from gms.rules.record import UnreadableRecord
 from gms.rules.sessions import MOST_CLIENTS
 from gms.rules.weights import BrokenRule, Slab
 from gms.shell import tables
@@ -227,12 +226,6 @@ def test_what_became_of_an_owner_that_no_kernel_names_is_doubted_and_its_content
 def _claim(**more: Any) -> m.ClaimPool:
     said: dict[str, Any] = {"digest": "a", "sizes": [60, 40], "table_size": 4096, "token": 11, "proven": True}
     return m.ClaimPool(**{**said, "timeout_s": 0.0, **more})
-
-
-def test_a_file_that_cant_be_read_is_an_alarm() -> None:
-    machine = Machine(e.Config("host:0", "s1"))
-    machine.handle(e.Started(None, "its checksum is wrong"), Time(0.0, 0.0))
-    assert "its checksum is wrong" in machine.context.alarms["record"]
 
 
 def test_a_pool_whose_record_is_lost_is_named_in_an_alarm_until_it_has_memory_again() -> None:
@@ -507,16 +500,6 @@ def test_a_step_that_is_not_in_the_table_is_not_taken() -> None:
         pool.adopt(11, OWNER)
     assert pool.give_up("dropped") == slabs
     assert (pool.phase, pool.token) == (Phase.EMPTY, 10)
-
-
-def test_a_record_is_what_was_written_or_is_unreadable() -> None:
-    harness, _ = owned_by_one()
-    assert harness.record is not None
-    data = r.encode(harness.record)
-    assert r.decode(data) == harness.record
-    for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 1}'):
-        with pytest.raises(UnreadableRecord):
-            r.decode(bad)
 
 
 def test_a_table_counts_its_true_records_and_believes_no_header() -> None:

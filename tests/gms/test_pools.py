@@ -123,21 +123,6 @@ def test_another_shape_is_refused_and_replaced_only_when_that_is_said(house: Hou
     until(lambda: house.used() == SIZE, "the old memory is free")
 
 
-def test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_no_client_gets(house: House) -> None:
-    a, b = engine(house), engine(house, "engine-b")
-    a.do("claim", A, 10)
-    a.do("fill", 7)
-    a.kill()
-    assert b.do("claim", A, 11)[1] is True
-    c = keeper(house, "engine-c")
-    b.kill()
-    until(lambda: "may be what kills" in pool(house).doubt, "that it died is seen")
-    house.kill()
-    house.start()
-    assert c.do("claim", A, 12)[1:] == [False, "second_death"]
-    assert c.do("look")[0] == [[0], [0]]
-
-
 def test_a_crash_of_the_server_is_nothing_to_the_owner_and_loses_nothing(house: House) -> None:
     a = engine(house)
     generation = a.do("claim", A, 10)[0]

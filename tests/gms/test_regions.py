@@ -7,7 +7,6 @@ import pytest
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
-from gms.rules.machine import MOST_REGIONS
 from gms.rules.region_key import MOST, of_pool
 from gms.rules.sessions import Doing
 from gms.rules.weights import Phase
@@ -57,12 +56,6 @@ def test_models_lie_side_by_side_and_one_is_written_while_another_is_read() -> N
     assert not house.heard(4, m.Changed) and not house.heard(4, m.Drop), "nothing that another model's readers hear"
 
 
-def test_numbers_are_never_shared_by_two_regions() -> None:
-    house = side_by_side()
-    generations = [region.generation for region in house.on_disk.regions]
-    assert len(set(generations)) == 2 and house.on_disk.given == max(generations)
-
-
 def test_all_regions_come_back_to_a_new_server_each_by_its_own_processes() -> None:
     house = restarted(side_by_side())
     assert {house.region(key).phase for key in (A, B)} == {Phase.RECOVERING}
@@ -101,17 +94,6 @@ def test_a_pool_beside_models_takes_nothing_from_them() -> None:
     told = {region.key: (region.policy, region.bytes) for region in house.status.regions}
     assert told == {A: ("shared", 10), B: ("shared", 50), "kv": ("exclusive", 40)}
     assert house.status.bytes == 60, "of the weights"
-
-
-def test_there_is_a_bound_and_regions_without_anything_make_room() -> None:
-    house = House()
-    for number in range(MOST_REGIONS - 1):
-        house.loaded(1, by=number, key=f"m{number}")
-    answer = house.says(9000, m.Hello(protocol=m.PROTOCOL, engine_id="x", pid=1, key="more"))
-    assert isinstance(answer, m.Problem) and answer.about == "place" and "gmsctl drop" in answer.why
-    house.says(9999, m.Observe(protocol=m.PROTOCOL))
-    house.says(9999, m.DropRegion(key="m0"))
-    house.hello(9001, key="more")
 
 
 def test_an_old_or_foreign_file_is_unreadable_and_says_of_which_format_it_is() -> None:
@@ -188,13 +170,6 @@ def test_the_device_is_asked_until_no_process_has_it_whichever_client_says_what(
     house.held.clear()
     house.later(0.2)
     assert house.last(9999) == m.RegionDropped(key=A, bytes=10, seen=True)
-
-
-def test_where_the_device_cant_tell_the_processes_words_are_all_there_is() -> None:
-    house = side_by_side()
-    house.tells = False
-    house.leaves(2)
-    assert drops(house, A) == m.RegionDropped(key=A, bytes=10, seen=False)
 
 
 def test_a_process_that_does_not_let_go_is_named_in_time() -> None:

@@ -50,12 +50,8 @@ def test_a_layout_that_is_larger_than_an_ordinary_frame_goes_in_and_out(containe
 RUDE = {
     "a length just over the limit": struct.pack(">I", m.MAX_FRAME_BYTES + 1),
     "an unknown message": framed(msgspec.msgpack.encode({"type": "Surprise"})),
-    "no introduction": encoded(m.Open(mode="rw")),
-    "two introductions": encoded(OBSERVE) + encoded(OBSERVE),
-    "another protocol": encoded(m.Observe(protocol=99)),
     "a path for a name": encoded(m.Hello(protocol=m.PROTOCOL, engine_id="../x", pid=1)),
     "a negative size": encoded(OBSERVE) + framed(msgspec.msgpack.encode({"type": "Create", "size": -1})),
-    "a commit by an observer": encoded(OBSERVE) + encoded(m.Commit(layout=b"")),
 }
 
 

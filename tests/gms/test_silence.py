@@ -109,10 +109,6 @@ def test_a_server_that_cant_be_killed_is_named_and_the_others_serve_on(container
     finally:
         (group / "freezer.state").write_text("THAWED")
         until(lambda: dead(pid), "it is thawed, and dies")
-        until(lambda: not list_of(group), "it has left")
+        until(lambda: not (group / "cgroup.procs").read_text(), "it has left")
         group.rmdir()
     assert gms.ends() == 1
-
-
-def list_of(group: Path) -> str:
-    return (group / "cgroup.procs").read_text()

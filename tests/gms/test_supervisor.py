@@ -28,15 +28,6 @@ def test_each_server_has_an_equal_share_of_the_hosts_memory_for_parked_weights(c
     assert [container.status(device).host_memory for device in ("host:0", "host:1")] == [4 << 20, 4 << 20]
 
 
-def test_every_server_says_that_it_is_ready(container: Container) -> None:
-    gms = container.serves(devices=TWO)
-    ready = [line for line in gms.err.said if " ready " in line]
-    assert {word for line in ready for word in line.split() if word.startswith("device=")} == {
-        "device=host:0",
-        "device=host:1",
-    }
-
-
 def test_the_death_of_one_server_ends_all_and_says_which_died_and_how(container: Container) -> None:
     gms = container.serves(devices=TWO)
     killed, other = container.server_pid("host:0"), container.server_pid("host:1")
@@ -75,17 +66,6 @@ def test_a_server_that_does_not_end_is_killed(container: Container) -> None:
     assert gms.ends() == 0
     assert dead(pid)
     assert "child_killed" in gms.err.rest()
-
-
-def test_a_stopped_supervisors_successor_finds_the_weights(container: Container) -> None:
-    """The weights are held by their readers and not by any of these processes."""
-    gms = container.serves()
-    container.writer((SLAB,))
-    gms.send(signal.SIGTERM)
-    assert gms.ends() == 0
-    container.serves()
-    assert container.status().state in ("RECOVERING", "EMPTY")
-    assert (container.host_devices / "0").exists()
 
 
 def test_a_restart_at_once_after_a_kill_waits_for_the_old_servers_end(container: Container) -> None:

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,13 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+from gms.client import Lost  # noqa: E402
 from gms.layout import Layout, check, decode, encode  # noqa: E402
 from gms.memory.host import HostMemory  # noqa: E402
 from gms.memory.host_device import create_device  # noqa: E402
 from gms.torch import CannotPublish, DoesNotFit, adopt, publish  # noqa: E402
 from gms.torch_views import raw_bytes, torch_device, view  # noqa: E402
+from tests.gms.live import House  # noqa: E402
 
 pytestmark = pytest.mark.torch
 nn: Any = torch.nn
@@ -123,27 +124,19 @@ def raw(tensor: Any) -> Any:
     return tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor
 
 
-def test_nothing_is_copied_and_ties_stay_tied(here: Here) -> None:
-    reader = publish(Counted(), here)
+def test_nothing_is_copied_and_ties_stay_tied_also_the_publishers(here: Here) -> None:
+    reader = publish(published := Counted(), here)
     model, other = adopt(meta(), reader), adopt(meta(), reader)
-    assert model.head.weight is model.embed.weight
+    for each in (published, model):
+        assert each.head.weight is each.embed.weight
+        assert each.q.data_ptr() == each.qkv.data_ptr()
+        assert each.k.data_ptr() == each.qkv.data_ptr() + 8 * 8 * 4
     assert model.same is model.layers[0]
-    assert model.q.data_ptr() == model.qkv.data_ptr()
-    assert model.k.data_ptr() == model.qkv.data_ptr() + 8 * 8 * 4
     assert model.k.untyped_storage().data_ptr() == model.qkv.untyped_storage().data_ptr()
     start, size, _ = here.slabs[0]
     for name in ("embed.weight", "qkv", "fp8", "packed", "norm.weight", "layers.1.bias"):
         assert model.get_parameter(name).data_ptr() == other.get_parameter(name).data_ptr()
         assert start <= model.get_parameter(name).data_ptr() < start + size
-
-
-def test_the_publishers_ties_stay_tied_too(here: Here) -> None:
-    model = Counted()
-    publish(model, here)
-    assert model.head.weight is model.embed.weight
-    assert model.q.data_ptr() == model.qkv.data_ptr()
-    start, size, _ = here.slabs[0]
-    assert start <= model.k.data_ptr() < start + size
 
 
 def test_what_is_written_at_run_time_becomes_a_private_copy(here: Here) -> None:
@@ -301,55 +294,36 @@ def resident(what: str) -> int:
     raise AssertionError(f"no {what}")
 
 
-def test_through_a_real_server_a_module_is_published_slept_on_and_adopted() -> None:
-    from tests.gms.live import House
-
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory))
-        house.start()
-        try:
-            model = Counted().eval()
-            tokens = torch.arange(5)
-            said = model(tokens)
-            with house.client("loader").write(10) as writer:
-                mine = publish(model, writer, private=["*.running_*", "*.num_batches_tracked"])
-            assert torch.equal(model(tokens), said), "the publisher's views are good after the commit"
-            reader = house.client("other").read(10)
-            adopted = adopt(meta(), reader).eval()
-            assert torch.equal(adopted(tokens), said)
-            reader.sleep()
-            reader.wake(10)
-            assert torch.equal(adopted(tokens), said), "and after a nap, at the same addresses"
-            mine.close()
-        finally:
-            house.close()
+def test_through_a_real_server_a_module_is_published_slept_on_and_adopted(house: House) -> None:
+    model = Counted().eval()
+    tokens = torch.arange(5)
+    said = model(tokens)
+    with house.client("loader").write(10) as writer:
+        mine = publish(model, writer, private=["*.running_*", "*.num_batches_tracked"])
+    assert torch.equal(model(tokens), said), "the publisher's views are good after the commit"
+    reader = house.client("other").read(10)
+    adopted = adopt(meta(), reader).eval()
+    assert torch.equal(adopted(tokens), said)
+    reader.sleep()
+    reader.wake(10)
+    assert torch.equal(adopted(tokens), said), "and after a nap, at the same addresses"
+    mine.close()
 
 
-def test_what_was_moved_stays_good_when_the_commit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gms.client import Lost
-    from tests.gms.live import House
+def test_what_was_moved_stays_good_when_the_commit_fails(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(8, 8)
+    before = model.weight.detach().clone()
+    with pytest.raises(Lost), house.client("loader").write(10) as writer:
+        create = writer.create
 
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory))
-        house.start()
-        try:
-            model = nn.Linear(8, 8)
-            before = model.weight.detach().clone()
-            client = house.client("loader")
-            with pytest.raises(Lost), client.write(10) as writer:
-                create = writer.create
+        def create_and_kill(size: int) -> int:
+            slab = create(size)
+            house.kill()
+            return slab
 
-                def create_and_kill(size: int) -> int:
-                    slab = create(size)
-                    house.kill()
-                    return slab
-
-                monkeypatch.setattr(writer, "create", create_and_kill)
-                publish(model, writer)
-            assert torch.equal(model.weight, before)
-        finally:
-            del model
-            house.close()
+        monkeypatch.setattr(writer, "create", create_and_kill)
+        publish(model, writer)
+    assert torch.equal(model.weight, before)
 
 
 def test_a_module_without_tensors_cannot_be_published(here: Here) -> None:

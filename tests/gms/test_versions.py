@@ -9,7 +9,7 @@ import pytest
 from gms.rules import messages as m
 from gms.shell.reader import Reader
 from tests.gms.container import SLAB, Container
-from tests.gms.live import House, ask, plain_layout
+from tests.gms.live import House, plain_layout
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -63,17 +63,6 @@ def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_
     assert house.status().generation == generation and not client.problem
     sleeper.wake(10)
     assert sleeper.memory(0)[0] == 7
-
-
-def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = house.client("reader", on_problem=lambda why: None)
-    client.await_server(10)
-    monkeypatch.setattr(m, "OLDEST", 98)
-    house.kill()
-    house.start()
-    until(lambda: client.problem, "it is told")
-    monkeypatch.setattr(m, "OLDEST", 1)
-    assert any("reader (pid" in alarm for alarm in ask(house.run_dir, "host:0", m.AskStatus()).alarms)
 
 
 TOMORROW = """

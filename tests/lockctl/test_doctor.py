@@ -298,12 +298,7 @@ def test_where_the_kernel_refuses_io_uring_the_doctor_says_so(
     sysctl = tmp_path / "io_uring_disabled"
     sysctl.write_text("2\n")
     monkeypatch.setattr(io_uring, "DISABLED", str(sysctl))
-    found = about_io_uring(house)
+    (found,) = findings(house, "io_uring")
     assert found.level is Level.OK and found.found == "kernel.io_uring_disabled is 2"
     sysctl.write_text("1\n")
-    assert "disabled is 2" not in about_io_uring(house).found.partition("(")[0]
-
-
-def about_io_uring(house: House) -> Finding:
-    (found,) = (each for each in doctor.examine(house.run_dir, TIMEOUT_S) if each.check == "io_uring")
-    return found
+    assert "disabled is 2" not in findings(house, "io_uring")[0].found.partition("(")[0]

@@ -127,8 +127,11 @@ def test_a_watch_for_good_ends_when_it_is_over_with_and_without_a_server(house: 
 # -- servers that are none ---------------------------------------------------------------------------------------------
 
 
+Impostor = Callable[[Callable[[socket.socket], None]], Path]
+
+
 @pytest.fixture
-def impostor(house: House) -> Iterator[Callable[[Callable[[socket.socket], None]], Path]]:
+def impostor(house: House) -> Iterator[Impostor]:
     """Listens at the socket and does to each who connects as it is told."""
     house.run_dir.mkdir()
     listener = socket.socket(socket.AF_UNIX)
@@ -153,7 +156,7 @@ def impostor(house: House) -> Iterator[Callable[[Callable[[socket.socket], None]
     listener.close()
 
 
-def test_another_protocol_is_told(impostor: Callable[[Callable[[socket.socket], None]], Path]) -> None:
+def test_another_protocol_is_told(impostor: Impostor) -> None:
     run_dir = impostor(lambda caller: caller.sendall(b"HTTP/1.1 400 no\r\n\r\n"))
     with Observer(run_dir) as observer, pytest.raises(Incompatible, match="speaks another protocol"):
         observer.ask(m.Ping(), m.Pong)
@@ -161,30 +164,21 @@ def test_another_protocol_is_told(impostor: Callable[[Callable[[socket.socket], 
 
 @pytest.mark.parametrize(
     ("word", "error"),
-    [(m.Incompatible(oldest=8, newest=9, why="other versions"), Incompatible), (m.Busy(why="it is full"), Busy)],
+    [
+        (m.Incompatible(oldest=8, newest=9, why="that's why"), Incompatible),
+        (m.Busy(why="that's why"), Busy),
+        (m.Refused(why="that's why"), Refused),
+    ],
 )
-def test_a_server_that_cant_have_it_now_is_no_refusal(
-    impostor: Callable[[Callable[[socket.socket], None]], Path], word: m.ServerMessage, error: type[ObserverError]
+def test_a_servers_no_is_told_with_its_words_and_one_that_cant_have_it_now_is_no_refusal(
+    impostor: Impostor, word: m.ServerMessage, error: type[ObserverError]
 ) -> None:
     run_dir = impostor(lambda caller: Channel(caller.dup(), m.from_client).send(word))
-    with Observer(run_dir) as observer, pytest.raises(error):
+    with Observer(run_dir) as observer, pytest.raises(error, match="that's why"):
         observer.ask(m.Ping(), m.Pong)
 
 
-def test_the_servers_no_is_a_refusal_with_its_words(
-    impostor: Callable[[Callable[[socket.socket], None]], Path],
-) -> None:
-    def refuse(caller: socket.socket) -> None:
-        Channel(caller.dup(), m.from_client).send(m.Refused(why="protocol 1 is not spoken here"))
-
-    run_dir = impostor(refuse)
-    with Observer(run_dir) as observer, pytest.raises(Refused, match="protocol 1 is not spoken here"):
-        observer.ask(m.Ping(), m.Pong)
-
-
-def test_descriptors_that_were_not_asked_for_are_closed(
-    impostor: Callable[[Callable[[socket.socket], None]], Path],
-) -> None:
+def test_descriptors_that_were_not_asked_for_are_closed(impostor: Impostor) -> None:
     reading, writing = os.pipe()
 
     def gift(caller: socket.socket) -> None:

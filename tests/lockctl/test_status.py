@@ -16,18 +16,8 @@ from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
 
 NAMED = ["state", "holder", "waiters", "fencing", "memory", "server_incarnation", "server_pid"]
-OURS = [
-    "evidence",
-    "permits",
-    "switchover",
-    "plan",
-    "alarms",
-    "token",
-    "waiters_total",
-    "memory_why",
-    "resting",
-    "resting_why",
-]
+OURS = ["evidence", "permits", "switchover", "plan", "alarms", "token", "waiters_total", "memory_why"]
+OURS += ["resting", "resting_why"]
 HOLDER = ["engine_id", "incarnation", "token", "granted_at", "pid", "members", "endpoint"]
 
 

@@ -22,6 +22,16 @@ def engine(house: House, engine_id: str, kind: str = "obedient") -> Program:
     return program
 
 
+def draining(house: House) -> tuple[Program, Program, Program]:
+    """A server, a holder that goes on when a line comes, and the switchover that it drains for."""
+    server = house.serve()
+    holder = engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    return server, holder, switchover
+
+
 def test_done_is_0_and_says_each_step(house: House) -> None:
     house.serve()
     old = engine(house, "engine-a")
@@ -86,11 +96,7 @@ def test_called_off_by_the_holder_or_by_time_is_4_and_it_serves_on(house: House)
 
 
 def test_ctrl_c_calls_it_off_and_the_holder_serves_on(house: House) -> None:
-    house.serve()
-    holder = engine(house, "engine-a", "slow")
-    engine(house, "engine-b")
-    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
-    switchover.out.with_words("draining")
+    _, holder, switchover = draining(house)
     switchover.send(signal.SIGINT)
     assert switchover.ends() == 4
     assert switchover.out.rest() == "aborted    it was called off"
@@ -101,11 +107,7 @@ def test_ctrl_c_calls_it_off_and_the_holder_serves_on(house: House) -> None:
 
 
 def test_one_who_is_killed_calls_it_off_too(house: House) -> None:
-    house.serve()
-    holder = engine(house, "engine-a", "slow")
-    engine(house, "engine-b")
-    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
-    switchover.out.with_words("draining")
+    _, holder, switchover = draining(house)
     switchover.kill()
     holder.out.with_words("serves on: the one who asked for it has gone")
 
@@ -125,11 +127,7 @@ def test_ctrl_c_after_the_holder_was_told_to_end_is_too_late_and_says_so(house: 
 
 
 def test_a_second_ctrl_c_leaves(house: House) -> None:
-    server = house.serve()
-    engine(house, "engine-a", "slow")
-    engine(house, "engine-b")
-    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
-    switchover.out.with_words("draining")
+    server, _, switchover = draining(house)
     server.send(signal.SIGSTOP)
     switchover.send(signal.SIGINT)
     switchover.err.with_words("calling it off")
@@ -138,22 +136,14 @@ def test_a_second_ctrl_c_leaves(house: House) -> None:
 
 
 def test_a_holder_that_ends_by_itself_meanwhile_is_4(house: House) -> None:
-    house.serve()
-    holder = engine(house, "engine-a", "slow")
-    engine(house, "engine-b")
-    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
-    switchover.out.with_words("draining")
+    _, holder, switchover = draining(house)
     holder.kill()
     switchover.out.with_words("died")
     assert switchover.ends() == 4
 
 
 def test_a_server_that_goes_meanwhile_is_2(house: House) -> None:
-    server = house.serve()
-    engine(house, "engine-a", "slow")
-    engine(house, "engine-b")
-    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
-    switchover.out.with_words("draining")
+    server, _, switchover = draining(house)
     server.kill()
     assert switchover.ends() == 2
     assert "went away" in switchover.err.rest()

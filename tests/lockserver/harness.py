@@ -146,6 +146,13 @@ class Engine:
         self.processes.append(process)
         return process
 
+    def executes_anew(self) -> "Engine":
+        """Its main process runs its program anew, which closes and unmaps the life file."""
+        again = self.harness.engine(self.engine_id)
+        again.main, again.processes, self.processes = self.main, [self.main], self.processes[1:]
+        self.main.locks = {again.name}
+        return again
+
     def says(self, message: m.ClientMessage, descriptors: Iterable[Process] = ()) -> None:
         self.harness.receive(self.conn, message, tuple(self.harness.peer(process, 0) for process in descriptors))
 

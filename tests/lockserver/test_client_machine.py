@@ -172,11 +172,6 @@ def test_a_grant_is_got_once(client: Client) -> None:
     assert not client.holder().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
 
 
-def test_wanting_what_is_held_gets_it_again(client: Client) -> None:
-    client.holder(7).tell(c.Want(ACTIVE))
-    assert client.of(c.Got) == [c.Got(ACTIVE, 7)] and not client.said
-
-
 # -- rule 2: back with everything ----------------------------------------------------------------------------------
 
 
@@ -199,9 +194,9 @@ def test_a_child_that_has_ended_counts_for_a_waiter_and_is_not_told_of_again(cli
     assert client.said == [m.Vouch(child=4, pid=78)]
 
 
-def test_a_grant_on_the_whole_proof_stays_one(client: Client) -> None:
+def test_wanting_what_is_held_gets_it_again_and_what_was_granted_on_the_whole_proof_stays_so(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7, proven=True))
-    assert client.tell(c.Want(ACTIVE)).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)]
+    assert client.tell(c.Want(ACTIVE)).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)] and not client.said
 
 
 def test_a_waiter_comes_back_with_its_newest_needs(client: Client) -> None:
@@ -223,19 +218,6 @@ def test_a_member_comes_back_with_its_number() -> None:
     assert isinstance(hello, m.Join) and hello.number == 5
 
 
-def test_short_connections_are_waited_for_longer_and_longer_up_to_a_bound(client: Client) -> None:
-    client.come_in()
-    waits = []
-    for _ in range(8):
-        client.away()
-        assert not client.of(c.Connect)
-        waits.append(client.machine.deadline - client.now)
-        client.come_in()
-    assert waits[0] == pytest.approx(FIRST_S)
-    assert waits == sorted(waits)
-    assert waits[-1] == pytest.approx(RETRY_MOST_S)
-
-
 def test_one_that_lasted_is_made_again_at_once_and_the_waiting_starts_anew(client: Client) -> None:
     client.come_in()
     for _ in range(8):
@@ -244,13 +226,6 @@ def test_one_that_lasted_is_made_again_at_once_and_the_waiting_starts_anew(clien
     assert client.away().of(c.Connect)
     client.tell(c.Disconnected())
     assert client.machine.deadline - client.now == pytest.approx(FIRST_S)
-
-
-def test_attempts_in_vain_are_waited_for_longer_and_longer(client: Client) -> None:
-    client.tell(c.Tick()).tell(c.Disconnected())
-    client.knock_in_vain_until(10)
-    knocks = sum(isinstance(effect, c.Connect) for effect in client.all)
-    assert 10 / RETRY_MOST_S * 0.8 < knocks < 10 / RETRY_MOST_S * 1.3
 
 
 def test_why_no_connection_can_be_made_is_said_once(client: Client) -> None:

@@ -1,135 +1,79 @@
 """Rules that the simulator taught us, as directed tests: it would need many schedules to come to them again."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from evidence.rules.record import Processes
 from lockserver.observer import Observer
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
-from lockserver.rules.lock import State
-from lockserver.rules.machine import Machine
 from lockserver.rules.messages import ACTIVE, INIT
-from lockserver.rules.record import Record, decode, encode
-from tests.lockserver.harness import Harness
+from lockserver.rules.record import Record, encode
+from tests.lockserver.harness import BOOT, Engine, Harness
 from tests.support.lock_server import lock_server
 
-BOOT = "boot-1"
-LIFE = (1, 2)
 
-
-class Told:
-    """A machine, and everything that it has asked for, in order."""
-
-    def __init__(self, started: e.Started) -> None:
-        self.machine = Machine(e.Config(server_incarnation="s", boot_id=BOOT))
-        self.effects: list[e.Effect] = []
-        self.processes = 0
-        self.feed(started)
-
-    def feed(self, event: e.Event) -> None:
-        for effect in self.machine.handle(event, e.Time(1.0, 1.0)):
-            self.effects.append(effect)
-            if isinstance(effect, e.Persist):
-                self.feed(e.Persisted(effect.seq))
-
-    def hears(self, conn: int, message: m.ClientMessage) -> None:
-        self.processes += 1
-        peers: tuple[e.Peer, ...] = ()
-        if isinstance(message, m.Register | m.Join):
-            peers = (e.Peer(self.processes, f"pidfs:{self.processes}", self.processes),)
-        self.feed(e.Received(conn, message, peers, life_held=True, secret="s"))
-
-    def registers(self, conn: int, claims: dict[m.LockName, int]) -> None:
-        self.hears(conn, m.Register(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn, claims=claims))
-
-    def joins(self, conn: int) -> None:
-        self.hears(conn, m.Join(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn))
-
-    @property
-    def written(self) -> list[Record]:
-        return [x.record for x in self.effects if isinstance(x, e.Persist)]
-
-    def said(self, conn: int) -> list[str]:
-        return [type(x.message).__name__ for x in self.effects if isinstance(x, e.Send) and x.conn == conn]
-
-
-def free(token: int = 10) -> e.Started:
-    return e.Started(Record(Processes(BOOT), token))
+def after_a_free_lock() -> Harness:
+    """A new server, whose file says that no engine holds, and that token 10 was the newest."""
+    harness = Harness()
+    harness.file = encode(Record(Processes(BOOT), 10))
+    return harness.start(token_floor=0)
 
 
 def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
-    told = Told(free())
-    told.registers(1, {})
-    told.joins(2)
-    sent = [(x.conn, type(x.message).__name__) for x in told.effects if isinstance(x, e.Send)]
-    assert sent.index((1, "Keep")) < sent.index((2, "Welcome"))
+    harness = after_a_free_lock()
+    a = harness.engine("a").register()
+    a.join()
+    assert [type(x.message) for x in harness.effects if isinstance(x, e.Send)] == [m.Keep, m.Welcome]
 
 
 def test_no_process_follows_in_a_claimant_of_what_has_ended() -> None:
-    told = Told(free(token=10))
-    told.registers(1, {ACTIVE: 5})
-    assert told.said(1) == ["Refused"]
-    told.joins(2)
-    assert told.said(2) == ["Refused"]
+    a = after_a_free_lock().engine("a").register(claims={ACTIVE: 5})
+    assert a.refused and a.join() not in a.numbers
 
 
 def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_look_like_a_free_lock() -> None:
-    told = Told(e.Started(None))
-    told.registers(1, {INIT: 0})
-    record = [x.record for x in told.effects if isinstance(x, e.Persist)][-1]
-    assert INIT in record.permits and record.active is None
-    successor = Told(e.Started(record))
-    assert successor.machine.succession.state is State.RECOVERING
-    successor.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
-    successor.hears(1, m.Acquire(lock=ACTIVE))
-    assert "Granted" not in successor.said(1)
+    harness = Harness().start()
+    harness.engine("a").register(claims={INIT: 0})
+    assert harness.record is not None and INIT in harness.record.permits and harness.record.active is None
+    assert not harness.restart().waiter("b").holds and harness.state == "RECOVERING"
 
 
-def told_of_a_holder() -> Told:
+def told_of_a_holder() -> tuple[Harness, Engine]:
     """An older file, and a waiter that kept no pidfd of the newer holder. Something else is written then."""
-    told = Told(free(token=10))
-    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1, claims={INIT: 0}))
-    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
-    told.hears(1, m.Release(lock=INIT))
-    return told
+    harness = after_a_free_lock()
+    a, b = harness.engine("a"), harness.engine("b").register(claims={INIT: 0})
+    a.token = 12
+    b.says(m.HandBack(mark=a.token, tree=a.name, numbers=[]))
+    b.says(m.Release(lock=INIT))
+    return harness, a
 
 
 def test_a_holder_that_was_only_heard_of_is_told_when_the_file_knows_its_processes() -> None:
     """Seed 194890: it was told at once, and no server could have read the file."""
-    told = told_of_a_holder()
-    first = told.written[-1]
-    assert decode(encode(first)) == first and first.holder is not None and first.holder.members == []
-    told.registers(2, {ACTIVE: 12})
-    *_, write, welcome = [
-        x for x in told.effects if isinstance(x, e.Persist) or (isinstance(x, e.Send) and x.conn == 2)
-    ]
-    assert isinstance(write, e.Persist) and isinstance(welcome, e.Send) and told.said(2) == ["Welcome"]
-    holder = write.record.holder
-    assert holder is not None and [one.pid for one in holder.members] == [told.processes]
+    harness, a = told_of_a_holder()
+    assert harness.record is not None and harness.record.holder is not None and not harness.members_on_disk
+    a.register()  # the harness compares its Welcome with the disk
+    assert a.last(m.Welcome) and [member.pid for member in harness.members_on_disk] == [a.main.pid]
 
 
 def test_of_whom_no_process_is_known_a_free_life_lock_proves_nothing() -> None:
-    told = Told(e.Started(told_of_a_holder().written[-1]))
-    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
-    told.hears(1, m.Acquire(lock=ACTIVE))
-    told.feed(e.LifeProbed(f"a.{'0' * 8}", held=False))
-    assert told.machine.succession.state is State.RECOVERING
-    assert "none of its processes is known" in str(told.machine.status.fencing)
-    told.registers(2, {ACTIVE: 12})
-    assert told.said(2) == ["Welcome"] and told.written[-1].holder is not None and told.written[-1].holder.members
+    harness, a = told_of_a_holder()
+    a.main.locks.clear()
+    assert not harness.restart().waiter("b").holds and harness.state == "RECOVERING"
+    assert "none of its processes is known" in harness.waiting_for
+    a.main.locks.add(a.name)
+    a.register()
+    assert a.last(m.Welcome) and harness.members_on_disk
 
 
 def test_what_a_waiter_tells_of_a_newer_holder_is_written_at_once() -> None:
     """Seed 186668: nothing was, and the next server heard of that holder from no waiter."""
-    told = Told(free(token=10))
-    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
-    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
-    assert told.written[-1].active is not None and told.written[-1].active.token == 12
-    number = len(told.written)
-    told.hears(1, m.HandBack(mark=12, tree=f"a.{'0' * 8}", numbers=[]))
-    assert len(told.written) == number, "and once"
+    harness = after_a_free_lock()
+    a, b = harness.engine("a"), harness.engine("b").register()
+    b.says(m.HandBack(mark=12, tree=a.name, numbers=[]))
+    assert harness.record is not None and harness.record.active is not None and harness.record.active.token == 12
+    b.says(m.HandBack(mark=12, tree=a.name, numbers=[]))
+    assert not [effect for effect in harness.effects if isinstance(effect, e.Persist)], "and once"
 
 
 def test_so_is_a_process_of_the_holder_that_the_file_does_not_name() -> None:
@@ -227,10 +171,3 @@ def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(t
             status = observer.ask(m.AskStatus(), m.Status)
             assert any("can't be read" in alarm for alarm in status.alarms)
     assert not (run_dir / "holder.json").exists()
-
-
-def test_a_second_server_on_the_directory_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
-    with lock_server(tmp_path / "run") as first:
-        command = [sys.executable, "-m", "lockserver", "--run-dir", str(tmp_path / "run"), "--memory", "none"]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert second.returncode == 1 and f"process {first.pid}" in second.stderr and "Traceback" not in second.stderr

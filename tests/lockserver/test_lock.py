@@ -110,13 +110,6 @@ def test_a_claim_is_not_confirmed_before_a_write_names_it() -> None:
         lock.token_on_disk(on_disk=100)
 
 
-def test_a_grant_that_is_taken_back_leaves_nothing_but_the_place_in_the_queue() -> None:
-    lock = in_phase(GRANTING)
-    holder, waiter = lock.take_back()
-    assert holder is not None and waiter is not None and waiter.incarnation is holder
-    assert (lock.holder, lock.waiter, lock.recorded_by, lock.granted_at, lock.verified) == (None, None, None, "", False)
-
-
 def test_a_holder_that_is_lost_has_no_place_in_the_queue_any_more() -> None:
     lock = in_phase(GRANTING)
     lock.lose(6.0, None)
@@ -228,22 +221,6 @@ def test_the_lock_is_held_by_the_engine_that_knows_it() -> None:
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
 
-def break_holder(lock: Lock) -> None:
-    lock.holder = None
-
-
-def break_free(lock: Lock) -> None:
-    lock.holder = incarnation("b", stage=Stage.LOST)
-
-
-def break_doubt(lock: Lock) -> None:
-    lock.doubt = None
-
-
-def break_sureness(lock: Lock) -> None:
-    lock.doubt = DOUBT
-
-
 def break_presence(lock: Lock) -> None:
     assert lock.holder is not None
     there = lock.holder.stage is Stage.PRESENT
@@ -253,10 +230,16 @@ def break_presence(lock: Lock) -> None:
 @pytest.mark.parametrize(
     ("phase", "spoil", "said"),
     [
-        *((phase, break_holder, "no engine is its holder") for phase in (GRANTING, HELD, FENCING)),
-        (FREE, break_free, "b.00000000 is its holder"),
-        (IN_DOUBT, break_doubt, "its doubt is None"),
-        *((phase, break_sureness, "its doubt is Doubt") for phase in (FREE, GRANTING, HELD)),
+        *(
+            (phase, lambda lock: setattr(lock, "holder", None), "no engine is its holder")
+            for phase in (GRANTING, HELD, FENCING)
+        ),
+        (FREE, lambda lock: setattr(lock, "holder", incarnation("b", stage=Stage.LOST)), "b.00000000 is its holder"),
+        (IN_DOUBT, lambda lock: setattr(lock, "doubt", None), "its doubt is None"),
+        *(
+            (phase, lambda lock: setattr(lock, "doubt", DOUBT), "its doubt is Doubt")
+            for phase in (FREE, GRANTING, HELD)
+        ),
         *((phase, break_presence, "its holder is lost") for phase in (GRANTING, HELD)),
         *((phase, break_presence, "its holder is present") for phase in (IN_DOUBT, FENCING)),
     ],

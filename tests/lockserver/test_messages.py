@@ -197,48 +197,6 @@ def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
     assert m.from_server.decode(msgspec.msgpack.encode(newer)) == m.Granted(lock="active", token=7)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        m.Register(
-            protocol=1,
-            engine_id="a",
-            incarnation="0123abcd",
-            life=(2**63, 2**63),
-            pid=1,
-            claims={"active": 7, "init": 0},
-            secret="s",
-            fds=1,
-        ),
-        m.Join(protocol=1, engine_id="a", incarnation="0123abcd", life=(1, 2), pid=1, number=4, fds=1),
-        m.Vouch(child=1, pid=2, fds=1),
-        m.Acquire(lock="init"),
-        m.Ready(ready=False, needs={"gpu": 5}),
-        m.HandBack(mark=1, tree="a.0123abcd", numbers=[1, 2], fds=2),
-        m.Switchover(to="b", drain_timeout_s=5),
-        m.Ping(),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_what_a_client_says_is_heard(message: m.ClientMessage) -> None:
-    assert m.from_client.decode(msgspec.msgpack.encode(message)) == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        m.Welcome(server_incarnation="s", number=1, policy=m.Policy(False, 10.0, 2.0), secret="x", holds={"active": 7}),
-        m.Keep(mark=7, tree="a.0123abcd", numbers=[1], fds=1),
-        m.Refused(why="w"),
-        m.Exit(round=3),
-        m.History(events=[m.HistoryEvent("t", "e", {"a": 1, "b": "c", "d": True, "e": 1.5})]),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_what_the_server_says_is_heard(message: m.ServerMessage) -> None:
-    assert m.from_server.decode(msgspec.msgpack.encode(message)) == message
-
-
 @given(st.binary(max_size=200))
 def test_garbage_never_raises_anything_but_a_decoding_error(data: bytes) -> None:
     with contextlib.suppress(msgspec.DecodeError):

@@ -65,18 +65,6 @@ def test_after_another_boot_the_disk_knows_it_and_only_then_the_life_file_goes()
     assert a.name not in harness.life
 
 
-def test_no_process_joins_a_tree_of_another_boot() -> None:
-    harness, a = held()
-    harness.dies(a.main)
-    late = a.fork()
-    harness.crash().disk = Disk.SLOW
-    harness.start(boot_id="boot-2")
-    a.join(late)
-    conn = next(conn for conn, said in harness.said.items() if any(isinstance(x, m.Refused) for x in said))
-    refused = harness.last(conn, m.Refused)
-    assert refused is not None and "gone" in refused.why
-
-
 # -- a holder, life lock free, and memory or handed-back pidfds prove it -------------------------------------------
 
 
@@ -257,15 +245,6 @@ def test_memory_that_is_not_free_proves_nothing(kernel: Kernel) -> None:
     assert b.holds
 
 
-def test_free_memory_proves_nothing_while_the_life_lock_is_held() -> None:
-    harness, a = held(memory={"gpu": (80, 80)})
-    harness.restart()
-    b = harness.waiter("b", gpu=70)
-    harness.advance(WINDOW_S * 10)
-    assert not b.holds and not b.refused
-    assert a.alive
-
-
 def test_free_memory_proves_nothing_to_a_waiter_that_needs_none() -> None:
     harness, a = held(memory={"gpu": (80, 80)})
     harness.dies(a.main)
@@ -342,16 +321,6 @@ def test_a_life_file_that_is_missing_proves_nothing_though_memory_is_free() -> N
     assert not b.holds and "--grant-unproven" in harness.alarms
 
 
-def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> None:
-    harness, a = held()
-    harness.dies(a.main)
-    harness.life.clear()
-    harness.restart()
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S * 10)
-    assert not b.holds and "--grant-unproven" in harness.alarms
-
-
 # -- a holder, life lock held --------------------------------------------------------------------------------------
 
 
@@ -408,15 +377,6 @@ def test_the_window_over_and_the_life_lock_still_held_no_waiter_is_ever_granted(
     assert not b.holds and a.alive
 
 
-def test_a_holder_that_is_back_after_its_window_still_goes_on() -> None:
-    harness, a = held()
-    b = harness.waiter("b")
-    harness.restart()
-    harness.advance(WINDOW_S * 10)
-    comes_back(a)
-    assert harness.state == "HELD" and not harness.alarms and not b.holds
-
-
 @with_pidfds
 def test_after_a_restart_an_ordinary_death_of_the_holder_is_an_ordinary_handoff(kernel: Kernel) -> None:
     harness, a = held(kernel, children=1)
@@ -450,16 +410,6 @@ def test_a_child_of_which_only_the_file_tells_keeps_the_lock_from_being_granted(
     harness.advance(WINDOW_S * 5)
     assert not b.holds and "no proof of its end" in harness.waiting_for
     assert "--grant-unproven" in harness.alarms
-
-
-def test_a_member_that_comes_before_its_main_process_counts_at_once() -> None:
-    harness, a = held(children=1)
-    harness.restart()
-    a.join(a.processes[1])
-    comes_back(a)
-    holder = harness.status.holder
-    assert harness.state == "HELD" and holder is not None
-    assert [member.alive for member in holder.members] == [True, True]
 
 
 @every_kernel
@@ -511,23 +461,6 @@ def test_on_older_kernels_the_secret_of_the_grant_tells_the_holder(kernel: Kerne
     assert harness.state == "HELD"
 
 
-@every_kernel
-def test_a_claim_with_an_older_token_than_the_files_is_refused(kernel: Kernel) -> None:
-    harness, a = held(kernel)
-    harness.restart()
-    a.register(claims={ACTIVE: a.token - 1})
-    assert "token" in a.refused and harness.state == "RECOVERING"
-
-
-@every_kernel
-def test_another_claimant_is_told_who_was_granted(kernel: Kernel) -> None:
-    harness, _ = held(kernel)
-    harness.restart()
-    b = harness.engine("b")
-    b.register(claims={ACTIVE: 1})
-    assert "a was granted the lock" in b.refused
-
-
 # -- the holder reconnects, but never learned that it was granted --------------------------------------------------
 
 
@@ -567,19 +500,6 @@ def test_a_grant_that_did_not_reach_the_disk_was_never_made(kernel: Kernel) -> N
     assert b.holds
 
 
-def test_a_grant_in_the_file_is_no_reason_to_grant_another_waiter_because_it_was_never_told() -> None:
-    harness = Harness().start()
-    harness.advance(SETTLE_S)
-    a = harness.engine("a").register()
-    harness.disk = Disk.CRASH_AFTER
-    a.acquire()
-    harness.disk = Disk.WORKS
-    harness.start()
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S * 5)
-    assert not b.holds
-
-
 # -- no holder file ------------------------------------------------------------------------------------------------
 
 
@@ -602,13 +522,6 @@ def test_without_a_file_free_memory_shortens_the_settling_to_the_time_in_which_a
     assert a.holds
 
 
-def test_without_a_file_memory_that_is_taken_does_not_shorten_it() -> None:
-    harness = Harness(memory={"gpu": (5, 80)}).start()
-    a = harness.waiter("a", gpu=70)
-    harness.advance(SETTLE_S - 0.01)
-    assert not a.holds
-
-
 @every_kernel
 def test_a_hello_that_carries_a_token_becomes_the_holder(kernel: Kernel) -> None:
     harness, a = held(kernel)
@@ -628,32 +541,10 @@ def test_a_hello_that_carries_a_token_becomes_the_holder(kernel: Kernel) -> None
     assert b.token > a.token
 
 
-def test_a_claim_is_answered_only_when_it_is_on_the_disk() -> None:
-    harness, a = held()
-    harness.crash().file = None
-    harness.disk = Disk.SLOW
-    harness.start()
-    a.register()
-    assert not a.heard(m.Welcome)
-    harness.write_lands()
-    assert a.last(m.Welcome) is not None
-
-
 def test_tokens_begin_above_the_floor_where_the_file_was_lost() -> None:
     harness = Harness().start(token_floor=5_000_000)
     a = harness.holder("a")
     assert a.token > 5_000_000
-
-
-def test_a_claims_token_is_never_given_again() -> None:
-    harness, a = held()
-    harness.crash().file = None
-    harness.start(token_floor=0)
-    a.register()
-    b = harness.waiter("b")
-    harness.kill_tree(a)
-    harness.advance(SETTLE_S)
-    assert b.token > a.token
 
 
 def test_a_life_lock_of_an_engine_that_does_not_come_keeps_the_lock_from_being_granted() -> None:
@@ -713,17 +604,6 @@ def test_a_waiter_tells_of_the_holder_that_the_lost_file_named(kernel: Kernel) -
     harness.kill(a.main)
     harness.advance(WINDOW_S)
     assert b.token > a.token
-
-
-def test_a_holder_told_of_by_a_waiter_comes_back_and_is_on_the_disk_before_it_is_welcomed() -> None:
-    harness, a = held()
-    b = harness.waiter("b")
-    harness.crash().file = None
-    harness.start()
-    comes_back(b)
-    a.register()  # the harness compares the Welcome with the disk
-    assert harness.record is not None and harness.record.active is not None
-    assert harness.state == "HELD" and not a.refused and not b.holds
 
 
 def test_a_living_holder_with_a_newer_token_is_not_refused_for_an_older_one_known_by_hearsay() -> None:
@@ -800,17 +680,6 @@ def test_a_holder_whose_file_cannot_be_read_comes_back_and_goes_on(kernel: Kerne
     assert harness.record is not None and harness.record.active is not None
 
 
-def test_grant_unproven_grants_after_the_window_though_the_file_cannot_be_read() -> None:
-    harness, a = held(grant_unproven=True)
-    harness.dies(a.main)
-    harness.restart(unreadable="torn")
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S - 0.1)
-    assert not b.holds
-    harness.advance(0.3)
-    assert b.holds
-
-
 def test_free_memory_and_no_life_lock_prove_it_though_the_file_cannot_be_read() -> None:
     harness, a = held(memory={"gpu": (80, 80)})
     harness.dies(a.main)
@@ -818,20 +687,6 @@ def test_free_memory_and_no_life_lock_prove_it_though_the_file_cannot_be_read() 
     b = harness.waiter("b", gpu=70)
     harness.advance(RETURN_S + 0.05)
     assert b.holds and not harness.alarms
-
-
-@pytest.mark.parametrize("alive", [False, True])
-def test_presume_dead_takes_the_window_for_a_file_that_cannot_be_read_too(alive: bool) -> None:
-    harness, a = held(presume_dead=True)
-    harness.allows_two = True
-    if not alive:
-        harness.dies(a.main)
-    harness.restart(unreadable="torn")
-    b = harness.waiter("b")
-    harness.advance(WINDOW_S - 0.1)
-    assert not b.holds
-    harness.advance(0.2)
-    assert b.holds
 
 
 # -- its directory or socket was replaced --------------------------------------------------------------------------
@@ -846,16 +701,6 @@ def test_a_server_whose_directory_was_replaced_stops_and_grants_nothing_more() -
     b.says(m.Prepared(round=harness.machine.succession.queue.round, ok=True))
     harness.advance(300)
     assert not b.holds
-
-
-def test_a_write_that_finds_the_directory_replaced_grants_nothing() -> None:
-    harness = Harness().start()
-    harness.advance(SETTLE_S)
-    harness.disk = Disk.SLOW
-    a = harness.waiter("a")
-    harness.feed(e.DirectoryReplaced("the run directory was replaced"))
-    harness.advance(60)
-    assert harness.stopped and not a.holds
 
 
 @pytest.mark.parametrize(
@@ -1092,18 +937,6 @@ def test_a_member_that_an_older_file_does_not_name_may_be_dying_when_it_lets_go(
     assert b.holds and not b.proven
 
 
-def test_tokens_grow_across_a_reboot_that_loses_the_file() -> None:
-    harness, a = held()
-    harness.dies(a.main)
-    harness.crash().file = None
-    harness.now += 60
-    harness.life.clear()
-    harness.start(boot_id="boot-2")
-    b = harness.waiter("b")
-    harness.advance(SETTLE_S)
-    assert b.token > a.token
-
-
 # -- the names in the network namespace ----------------------------------------------------------------------------
 
 
@@ -1135,16 +968,6 @@ def test_a_server_that_is_stopped_keeps_the_names() -> None:
     assert not b.holds and harness.state == "FENCING" and "the path" in harness.alarms
     stopped.alive = False
     harness.advance(SETTLE_S + 1)
-    assert b.holds
-
-
-def test_after_a_restart_the_next_one_is_granted_as_soon_as_a_holder_with_the_names_has_ended() -> None:
-    harness, a = held()
-    harness.restart()
-    a.register()
-    b = harness.waiter("b")
-    harness.kill_tree(a)
-    harness.advance(0.2)
     assert b.holds
 
 
@@ -1212,13 +1035,8 @@ def test_no_claim_is_a_way_around_the_proof(newest: int) -> None:
 
 def test_a_holder_that_executes_its_program_anew_doesnt_wait_for_itself() -> None:
     harness, a = held(children=0)
-    a.main.locks.clear()  # closed, and unmapped, by execve
     harness.hangs_up(a.main)
-    again = harness.engine("a")
-    again.main, again.processes = a.main, [a.main]
-    a.processes = []
-    a.main.locks.add(again.name)
-    again.register().acquire()
+    again = a.executes_anew().register().acquire()
     harness.advance(BOTH_BACK_S + 1)
     assert again.token > a.token and harness.state == "HELD"
 
@@ -1227,13 +1045,8 @@ def test_what_else_belongs_to_it_must_still_be_gone() -> None:
     harness, a = held(children=1)
     child = a.processes[1]
     harness.unkillable.add(child)
-    a.main.locks.clear()
     harness.hangs_up(a.main)
-    again = harness.engine("a")
-    again.main, again.processes = a.main, [a.main]
-    a.processes = [child]
-    a.main.locks.add(again.name)
-    again.register().acquire()
+    again = a.executes_anew().register().acquire()
     harness.advance(WINDOW_S * 2)
     assert not again.holds and f"process {child.pid}" in harness.waiting_for
     harness.kill(child)
@@ -1287,13 +1100,9 @@ def test_nor_does_it_if_the_server_was_away_meanwhile() -> None:
     """Found by the simulator: only the file tells of the old program then."""
     harness, a = held(children=0)
     harness.crash()
-    a.main.locks.clear()
     for copies in harness.named.values():
         copies.discard(a.main)
-    again = harness.engine("a")
-    again.main, again.processes = a.main, [a.main]
-    a.processes = []
-    a.main.locks.add(again.name)
+    again = a.executes_anew()
     harness.start()
     again.register().acquire()
     harness.advance(WINDOW_S / 2)

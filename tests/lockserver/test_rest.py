@@ -68,22 +68,6 @@ def test_from_drain_to_rest_and_the_engine_lives_on_and_waits_behind_the_others(
     assert night.b.token > first and night.last.phase == "waked" and not night.harness.status.resting
 
 
-def test_the_same_engine_is_granted_again_with_a_newer_token() -> None:
-    harness = Harness().start()
-    a, asker = harness.holder("a"), harness.observer()
-    for _ in range(3):
-        before = a.token
-        harness.receive(asker, m.Sleep())
-        drain = a.last(m.Drain)
-        assert drain is not None
-        a.says(m.Drained(round=drain.round))
-        a.gives_back()
-        a.acquire()
-        assert harness.state == "FREE" and not a.holds
-        harness.receive(asker, m.Wake())
-        assert a.token > before
-
-
 def test_no_waiter_is_granted_at_rest_and_after_the_wake_each_looks_at_its_engine_first(night: Night) -> None:
     night.asleep()
     night.b.wakes = None

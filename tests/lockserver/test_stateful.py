@@ -478,9 +478,7 @@ class ClientWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.connected)
     @rule(same=st.booleans(), new=st.booleans())
     def the_connection_ends(self, same: bool, new: bool) -> None:
-        if self.welcomed and self.away_since is None:
-            self.away_since = self.client.now
-        self.connected = self.welcomed = False
+        self.hung_up()
         self.server += new
         self.tell(c.Disconnected(where(same)))
 

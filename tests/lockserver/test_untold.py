@@ -77,13 +77,9 @@ def test_a_process_that_lives_as_another_engine_since_is_not_the_holder_that_an_
     x = harness.holder("x")
     before = harness.file
     a = harness.engine("a").register().acquire()
-    x.main.locks.clear()
     harness.named["the path"].discard(x.main)
     harness.hangs_up(x.main)
-    again = harness.engine("x")
-    again.main, again.processes, x.processes = x.main, [x.main], []
-    x.main.locks.add(again.name)
-    again.register()
+    again = x.executes_anew().register()
     harness.advance(BOTH_BACK_S + 1)
     assert a.holds
     harness.crash().file = before

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Spans, libc
+from gms.memory import DeviceError, Handle, OutOfMemory, Spans, libc
 from gms.memory import host as host_module
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
@@ -53,11 +53,6 @@ def smaps(pid: int, address: int) -> dict[str, int]:
             name, kilobytes, _ = line.split()
             figures[name.rstrip(":")] = int(kilobytes) << 10
     return figures
-
-
-def test_it_is_a_memory(host: HostMemory) -> None:
-    interface: Memory = host
-    assert interface.device == "host:0"
 
 
 # --- the books
