@@ -42,7 +42,7 @@ from gateway.rules.kinds import Api, Kind, Recovery
 from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
 PART_FOR_ONE = 4
-"""Of the time for which requests wait for their model's turn: so much a turn of one that begins anew may take."""
+"""A turn of one that begins anew takes at most this part of the time for which requests wait for their turn."""
 
 
 class Failure(msgspec.Struct, frozen=True):
