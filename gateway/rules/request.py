@@ -42,7 +42,7 @@ from gateway.rules.kinds import Api, Kind, Recovery
 from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
 
 PART_FOR_ONE = 4
-"""A turn of one that begins anew takes at most this part of the time for which requests wait for their turn."""
+"""A turn of one that begins anew takes at most the time for which requests wait for their turn, divided by this."""
 
 
 class Failure(msgspec.Struct, frozen=True):
