@@ -177,23 +177,31 @@ class Cluster:
         meta, spec = pod["metadata"], pod["spec"]
         known = self.running.get(meta["uid"])
         if "nodeName" not in spec:
-            self._schedule(pod)
-        elif known is None and pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in meta:
+            if "deletionTimestamp" not in meta and not spec.get("schedulingGates"):
+                self._schedule(pod)
+        elif "deletionTimestamp" in meta:
+            if known is not None or pod["status"]["phase"] != "Failed" or meta["deletionGracePeriodSeconds"] > 0:
+                self._end(pod)
+        elif known is None:
+            if pod["status"]["phase"] == "Pending":
+                self._start(pod)
+        elif known.process.poll() is not None:
             self._start(pod)
-        elif known is not None and "deletionTimestamp" in meta:
-            known.process.kill()
-            known.process.wait()
-            del self.running[meta["uid"]]
-            self._status(pod, "Failed", {"terminated": {"exitCode": 137}}, ready=False)
-            gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-            self.server.ask("DELETE", f"{PODS}/{meta['name']}", gone)
-        elif known is not None and known.process.poll() is not None:
-            self._start(pod)
-        elif known is not None and not self._is_server(pod):
+        elif not self._is_server(pod):
             ready = _is_ready(known.ip)
             if ready != known.ready:
                 known.ready = ready
                 self._status(pod, "Running", {"running": {}}, ready=ready)
+
+    def _end(self, pod: dict[str, Any]) -> None:
+        """As kubelet does, also where the pod was deleted before it had begun."""
+        meta = pod["metadata"]
+        if known := self.running.pop(meta["uid"], None):
+            known.process.kill()
+            known.process.wait()
+        self._status(pod, "Failed", {"terminated": {"exitCode": 137}}, ready=False)
+        gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        self.server.ask("DELETE", f"{PODS}/{meta['name']}", gone)
 
     def _is_server(self, pod: dict[str, Any]) -> bool:
         return names.SERVER in pod["metadata"].get("labels", {})
@@ -232,10 +240,7 @@ class Cluster:
             self.numbers += 1
         ip = known.ip if known is not None else f"{ADDRESSES}.{self.numbers}"
         if self._is_server(pod):
-            devices = ",".join(f"{gpu}=80" for gpu in self.gpus[node])
-            command = ["-m", "tests.dual_pods.pool_stand_in", "--host", ip, "--devices", devices]
-            if self.real_pools:
-                command = self._real_pool(node, ip)
+            command = self._real_pool(node, ip) if self.real_pools else self._engine(pod, ip)
         else:
             gpus = ",".join(self.given[uid])
             command = ["-m", "dual_pods.cli.requester", "--host", ip, "--accelerators", gpus, "--relay-port-1=8000"]
@@ -248,6 +253,10 @@ class Cluster:
         self.running[uid] = Running(process, ip, name)
         restarts = 0 if known is None else pod["status"]["containerStatuses"][0].get("restartCount", 0) + 1
         self._status(pod, "Running", {"running": {}}, ready=self._is_server(pod), ip=ip, restarts=restarts)
+
+    def _engine(self, pod: dict[str, Any], ip: str) -> list[str]:
+        devices = ",".join(f"{gpu}=80" for gpu in self.gpus[pod["spec"]["nodeName"]])
+        return ["-m", "tests.dual_pods.pool_stand_in", "--host", ip, "--devices", devices]
 
     def _real_pool(self, node: str, ip: str) -> list[str]:
         file, keys = self.directory / f"{node}.yaml", self.directory / "keys"
