@@ -6,6 +6,8 @@ means to interrupt). What may take longest begins first: last, one worker would 
 
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
@@ -23,4 +25,8 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+    """What may take longest begins first, file by file: tests of one that share a pair count on their order."""
+    longest = Counter[Path]()
+    for item in items:
+        longest[item.path] = max(longest[item.path], *(mark.args[0] for mark in item.iter_markers("timeout")), 0)
+    items.sort(key=lambda item: -longest[item.path])
