@@ -12,8 +12,10 @@ import os
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+
+from tests.support.answering import Answering
 
 LOADS_S = WAKES_S = 0.3
 SLEEPS_S = 1.0
@@ -48,21 +50,20 @@ class Engine:
             os.close(self._held.pop())
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(Answering):
     engine: Engine
 
     def do_GET(self) -> None:
         if not self.engine.is_ready:
-            self._answer(503)
+            self.answer(503)
         elif self.path == "/is_sleeping":
             with self.engine.turn:  # one that wakes answers nothing, as vLLM
-                self._answer(200, {"is_sleeping": self.engine.is_asleep})
+                self.answer(200, json.dumps({"is_sleeping": self.engine.is_asleep}))
         else:
-            self._answer(200)
+            self.answer(200)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", "0")))
+        self.body()
         with self.engine.turn:
             if self.path == "/wake_up":
                 self.engine.take()
@@ -70,17 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 time.sleep(SLEEPS_S)
                 self.engine.give_back()
-        self._answer(200)
-
-    def _answer(self, status: int, body: object = None) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: object) -> None:
-        pass
+        self.answer(200)
 
 
 if __name__ == "__main__":

@@ -10,47 +10,41 @@ import sys
 import threading
 from typing import ClassVar
 
+from tests.support.answering import Answering
 
-class Spi(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+
+class Spi(Answering):
     ready: ClassVar = threading.Event()
     gpus: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         if self.path == "/v1/dual-pods/accelerators":
-            self._answer(200, json.dumps(self.gpus))
+            self.answer(200, json.dumps(self.gpus))
         elif self.path == "/v1/dual-pods/accelerator-memory-usage":
-            self._answer(200, json.dumps(dict.fromkeys(self.gpus, 0)))
+            self.answer(200, json.dumps(dict.fromkeys(self.gpus, 0)))
         else:
-            self._answer(404, "404 page not found")
+            self.answer(404, "404 page not found")
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", "0")))
+        self.body()
         if self.path in ("/v1/become-ready", "/v1/become-unready"):
             (self.ready.set if self.path.endswith("-ready") else self.ready.clear)()
-            self._answer(200, "OK")
+            self.answer(200, "OK")
         else:
-            self._answer(404, "404 page not found")
+            self.answer(404, "404 page not found")
 
-    def _answer(self, status: int, body: str) -> None:
-        data = f"{body}\n".encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: object) -> None:
-        pass
+    def answer(self, status: int, said: str = "", kind: str = "text/plain") -> None:
+        super().answer(status, f"{said}\n", kind)
 
 
 class Probes(Spi):
     def do_GET(self) -> None:
         if self.path != "/ready":
-            self._answer(404, "404 page not found")
+            self.answer(404, "404 page not found")
         elif self.ready.is_set():
-            self._answer(200, "OK")
+            self.answer(200, "OK")
         else:
-            self._answer(503, "Service Unavailable")
+            self.answer(503, "Service Unavailable")
 
 
 if __name__ == "__main__":

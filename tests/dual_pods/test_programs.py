@@ -16,6 +16,7 @@ from dual_pods.cli import controller, dualctl, requester
 from dual_pods.rules.facts import Instance
 from dual_pods.shell import devices, pages
 from sidecar.terminal.cannot_start import CannotStart
+from tests.support.answering import Answering
 
 Main = Callable[[list[str]], int]
 
@@ -64,16 +65,9 @@ def test_what_is_wrong_is_one_sentence(
 def answers() -> Iterator[tuple[str, dict[str, Any]]]:
     said: dict[str, Any] = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
-            body = json.dumps(said).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(200, json.dumps(said))
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pool.entries import MOST_ENTRY_BYTES, Entry, Limits, ModelOutlook, Profile,
 from tests.engine.shims import House, Program
 from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
 from tests.gateway.pool_script import PoolScript
+from tests.support.answering import Answering
 from tests.support.browser import Browser
 from tests.support.waiting import until
 
@@ -38,22 +39,13 @@ class Cloud:
         self.asked: list[tuple[str, dict[str, str], Any]] = []
         cloud = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Answering):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = json.loads(self.body())
                 cloud.asked.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
                 stream = body.get("stream") is True
-                said = b'data: {"from": "cloud"}\n\ndata: [DONE]\n\n' if stream else b'{"from": "cloud"}'
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream" if stream else "application/json")
-                self.send_header("content-length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            def log_message(self, *_: object) -> None:
-                pass
+                said = 'data: {"from": "cloud"}\n\ndata: [DONE]\n\n' if stream else '{"from": "cloud"}'
+                self.answer(200, said, "text/event-stream" if stream else "application/json")
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
