@@ -19,7 +19,7 @@ typed := $(wildcard sidecar evidence lockserver pool vram gms engine_shim refere
 	tests/api_server tests/bench tests/chaos tests/dual_pods tests/lockctl tests/evidence tests/lockserver tests/many tests/pool tests/sidecar tests/support tests/vram tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/fleet tests/gms tests/engine tests/kv tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
-	tests/tools tests/test_docs.py tests/test_imports.py tests/test_walks.py demo bench)
+	tests/tools tests/*.py demo bench)
 
 SEEDS ?= 20000
 WORLDS ?= lock gms
