@@ -4,6 +4,7 @@ import ctypes
 import gc
 import warnings
 from collections.abc import Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,16 @@ def test_an_attribute_can_be_shared_and_a_reader_can_take_more_copies(here: Here
 
 
 def test_sources_are_let_go_of_slab_by_slab(here: Here) -> None:
-    """Peak memory while publishing is the weights and one slab."""
-    model = nn.Sequential(*[nn.Linear(1024, 2048, bias=False) for _ in range(8)])  # 8 MiB each
+    """Peak memory while publishing is the weights and one slab.
+
+    Each source lies in a mapping of its own, so that the kernel shows when it goes: what `malloc` was given back it may
+    keep, by what was freed in this process before.
+    """
+    model = nn.Sequential(*[nn.Linear(1024, 2048, bias=False, device="meta") for _ in range(8)])  # 8 MiB each
+    for layer in model:
+        source = torch.frombuffer(mmap(-1, 8 * MIB, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype=torch.float32)
+        layer.weight = nn.Parameter(source.view(2048, 1024).fill_(1))
+    del layer, source
     sources = {layer.weight.data_ptr() for layer in model}
     left: list[int] = []
     private: list[int] = []
