@@ -131,10 +131,13 @@ def _plain(spec: Mapping[str, Any]) -> Object:
 
 
 def _plain_container(container: Mapping[str, Any], claims: set[str]) -> Object:
-    """How it is asked whether it is well is the requester's own: the patch says how the engine is. So is its uid."""
+    """How it is asked whether it is well is the requester's own: the patch says how the engine is. So are its uid, and
+    the node's ports, which no second pod there can have.
+    """
     own = container["name"] == names.CONTAINER
     found = {key: value for key, value in container.items() if not (own and key in _OF_ITS_HEALTH)}
     found["env"] = [v for v in container.get("env") or () if not (own and v["name"] == names.POD_UID)]
+    found["ports"] = [{k: v for k, v in p.items() if k != "hostPort"} for p in container.get("ports") or ()]
     found["volumeMounts"] = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
     resources = container.get("resources") or {}
     kept = [claim for claim in resources.get("claims") or () if claim["name"] not in claims]

@@ -154,6 +154,13 @@ def test_what_is_said_of_a_requester_alone_or_of_where_its_like_are_is_no_other_
     assert asked.pod["spec"]["hostname"] == "engine", "what a patch says is meant"
 
 
+def test_a_port_of_the_node_stays_the_requester_s_as_no_second_pod_there_can_have_it() -> None:
+    plain, owned = _pod(), _pod()
+    for pod, more in ((plain, {}), (owned, {"hostPort": 8080})):
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 8080, **more}]
+    assert building.ask(owned) == building.ask(plain)
+
+
 def test_to_a_pool_the_same_command_and_environment_are_the_same_wish_whatever_the_requester_s_pod_is() -> None:
     before, after, other = _pod(), _pod(), _pod(patch=PATCH.replace("--max-model-len=32768", "--max-model-len=4096"))
     after["spec"]["containers"][0]["resources"]["limits"]["memory"] = "500Mi"
