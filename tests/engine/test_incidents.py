@@ -181,7 +181,7 @@ def test_no_engine_ever_gets_through_its_start(house: House, pager: Pager) -> No
     code, said = pager.status("--door", "none")
     assert code == 1 and "none serves    the lock server knows of none that did. Next: a " in said
     assert "a fault in init" in said
-    pager.fires("FailoverNobodyServes critical")
+    pager.fires("FailoverNoEngineServes critical")
 
 
 @chaos
