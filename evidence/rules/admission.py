@@ -51,7 +51,7 @@ class Claims(Protocol):
     def why_not(self, hello: Any) -> str:
         """Empty if nothing speaks against what it claims, or it claims nothing."""
 
-    def comes_in(self, who: Incarnation, hello: Any) -> None: ...
+    def let_in(self, who: Incarnation, hello: Any) -> None: ...
 
     def may_keep(self, hello: Any) -> bool:
         """It can't talk with this server. May it have been granted what it claims?"""
@@ -87,7 +87,7 @@ class Admission:
             event.secret,
             hello.mapped,
         )
-        self.claims.comes_in(who, hello)
+        self.claims.let_in(who, hello)
         return Admitted(who, MAIN, self.spoken.agreed(hello), replaced)
 
     def _why_not_register(self, event: Received, hello: Any) -> str:

@@ -39,7 +39,7 @@ class Claims:
     def why_not(self, hello: m.Register) -> str:
         return self._why_no_claim(hello, self._newest())
 
-    def comes_in(self, who: Incarnation, hello: m.Register) -> None:
+    def let_in(self, who: Incarnation, hello: m.Register) -> None:
         token = hello.claims.get(ACTIVE)
         if token is not None and (self.active.holder is not who or token > self.active.token):
             self._claim(self.active, who, token)

@@ -123,7 +123,7 @@ class Machine:
         elif isinstance(message, m.HandBack):
             self.evidence.handed_back(caller.incarnation, message.numbers, event.peers)
         elif isinstance(message, Bind):
-            self.comes_in(caller.incarnation, Register)
+            self.let_in(caller.incarnation, Register)
             self.send(event.conn, Bound())
 
     def _conclude(self) -> None:
@@ -147,7 +147,7 @@ class Machine:
     def why_not(self, hello: Register) -> str:
         return ""
 
-    def comes_in(self, who: Incarnation, hello: Any) -> None:
+    def let_in(self, who: Incarnation, hello: Any) -> None:
         if hello is Register or hello.bound:
             self.bound[who.name] = who
             self.evidence.incarnations.bind(self.bound)
@@ -156,7 +156,7 @@ class Machine:
         return hello.bound
 
     def keep(self, who: Incarnation, hello: Register, why: str) -> None:
-        self.comes_in(who, hello)
+        self.let_in(who, hello)
 
     def introduced(self, event: e.Received, outcome: Admitted | TurnedAway) -> None:
         if isinstance(outcome, Admitted):

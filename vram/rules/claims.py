@@ -37,7 +37,7 @@ class Claims(Part):
     def may_keep(self, hello: Any) -> bool:
         return isinstance(hello, m.Register) and bool(hello.claims) and not self.why_not(hello)
 
-    def comes_in(self, who: Incarnation, hello: m.Register) -> None:
+    def let_in(self, who: Incarnation, hello: m.Register) -> None:
         self.ends.forget_loss(who)
         self.grants.say_nothing_to(who)
         claimed = {claim.lease: claim for claim in hello.claims}
