@@ -69,8 +69,6 @@ class Incarnations:
         self.regrouped: dict[str, None] = {}
         """Those whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Incarnation, Member]] = {}
-        self._runs: dict[str, str] = {}
-        """A main process's identity -> the incarnation that it is now."""
         self._of_main: dict[str, dict[str, None]] = {}
         """A main process's identity -> all incarnations that it is, or was, the main process of."""
         self._looks = Looks()
@@ -181,9 +179,11 @@ class Incarnations:
         return not main.dead and main.pid in (0, peer.pid)
 
     def other_that_it_leads(self, identity: str, name: str) -> str:
-        """The other incarnation that is here with this process as its main process. Empty if there is none."""
-        other = self.known.get(self._runs.get(identity, ""))
-        return other.name if other is not None and other.name != name and other.stage is Stage.PRESENT else ""
+        """Another incarnation that is here with this process as its main process, whichever came last: what a process
+        said before it executed another program may be read after what the other program says. Empty if there is none.
+        """
+        its = self._of_main.get(identity, ())
+        return next((other for other in its if other != name and self.known[other].stage is Stage.PRESENT), "")
 
     def enter_main(self, incarnation: Incarnation, peer: Peer, pid: int, conn: int | None) -> Member:
         """Its main process is here. Without a connection: it lives, and this server can't talk with it."""
@@ -202,9 +202,7 @@ class Incarnations:
         self.absent.pop(incarnation.name, None)
         self._looks.forget(incarnation.name)
         self._touch(incarnation)
-        if main.identity:
-            self._runs[main.identity] = incarnation.name
-            self._touch_others(incarnation)
+        self._touch_others(incarnation)
         return main
 
     def enter(self, incarnation: Incarnation, peer: Peer, pid: int, number: int, *, conn: int | None = None) -> Member:
@@ -400,8 +398,6 @@ class Incarnations:
         self.context.changed = True
         for member in incarnation.members.values():
             self._let_go(member)
-        if incarnation.main is not None and self._runs.get(incarnation.main.identity) == name:
-            del self._runs[incarnation.main.identity]
         if incarnation.main is not None:
             self._of_main.get(incarnation.main.identity, {}).pop(name, None)
             if not self._of_main.get(incarnation.main.identity, True):

@@ -1041,6 +1041,22 @@ def test_a_holder_that_executes_its_program_anew_doesnt_wait_for_itself() -> Non
     assert again.token > a.token and harness.state == "HELD"
 
 
+def test_nor_where_what_it_said_before_is_read_after_what_the_new_program_says() -> None:
+    """Found by the simulator: a server that was stopped reads its connections in any order."""
+    harness, a = held(children=1)
+    before, child = a.main, a.processes[1]
+    harness.hangs_up(before)
+    again = a.executes_anew().register()
+    late = harness.connect(before)
+    harness.receive(late, a.hello(), (harness.peer(before, before.pid),), life_held=True)
+    del harness.conns[late]
+    harness.feed(e.Closed(late))
+    again.acquire()
+    harness.kill(child)
+    harness.advance(BOTH_BACK_S + 1)
+    assert again.token > a.token and harness.state == "HELD"
+
+
 def test_what_else_belongs_to_it_must_still_be_gone() -> None:
     harness, a = held(children=1)
     child = a.processes[1]
