@@ -148,7 +148,11 @@ def _in_words(pair: PairSeen) -> tuple[str, str]:
         return "bad", f"{since}: {name} serves on, as far as is known, and no engine can take over until one does."
     if status is None:  # not away, and nothing was said: there is no such thing
         return "bad", "Nothing is known of the lock."
-    return _answered(status)
+    tone, says = _answered(status)
+    if (count := pair.requests.get("silent", 0)) == 0:
+        return tone, says
+    stand = "answer stands" if count == 1 else "answers stand"
+    return min("care", tone, key=_TONES.index), f"{says} {count} {stand} still: `failover status` names what hangs."
 
 
 def _answered(status: Status) -> tuple[str, str]:

@@ -68,12 +68,15 @@ COUNTS = dict.fromkeys(("continued", "compared", "restarted", "ended", "refused"
 STORY = (WELL, PROVING, LIFE, GONE, GRANTING, WAKES, SERVES)
 
 
-def told(*states: m.Status, away_since: float | None = None, handoffs: h.Handoffs | None = None) -> dict[str, Any]:
+def told(
+    *states: m.Status, away_since: float | None = None, handoffs: h.Handoffs | None = None, silent: int = 0
+) -> dict[str, Any]:
     """What the door shows after these, which came 10 ms one after the other."""
     handoffs = handoffs or h.Handoffs()
     for place, state in enumerate(states):
         handoffs.see(state, 100 + place / 100, WALL + place / 100)
-    pair = view.PairSeen("/run/p", ("m",), states[-1] if states else None, away_since, handoffs, {"in_flight": 3})
+    requests = {"in_flight": 3, "silent": silent}
+    pair = view.PairSeen("/run/p", ("m",), states[-1] if states else None, away_since, handoffs, requests)
     door = view.DoorSeen(WALL, "", COUNTS, {"broken_rule": 2})
     found: dict[str, Any] = json.loads(msgspec.json.encode(view.document(door, [pair], 101.0, WALL + 9)))
     assert found["says"] == found["pairs"][0]["says"] and found["tone"] == found["pairs"][0]["tone"]
@@ -93,6 +96,15 @@ def test_who_serves_and_who_is_ready() -> None:
     pair = seen(WELL)
     assert (pair["tone"], pair["says"]) == ("good", "a serves; b is ready to take over.")
     assert engines(pair) == {"a": "serves", "b": "ready"} and pair["handoff"] is None and pair["todo"] == []
+
+
+def test_answers_that_stand_still_are_no_good_news_whatever_the_lock_says() -> None:
+    """The engine that serves is stopped: its lock is held, and the standby is ready, until its shim ends it."""
+    well = "a serves; b is ready to take over."
+    for silent, more in ((1, "1 answer stands still"), (2, "2 answers stand still")):
+        pair = seen(WELL, silent=silent)
+        assert (pair["tone"], pair["says"]) == ("care", f"{well} {more}: `failover status` names what hangs.")
+    assert seen(GONE, silent=1)["tone"] == seen(GONE)["tone"] == "bad"
 
 
 def test_the_three_proofs_come_in_one_after_the_other() -> None:
