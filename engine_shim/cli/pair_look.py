@@ -87,6 +87,8 @@ class Seen:
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
     no_room: str = ""
     """What the lock server's doctor says of the run directory's disk, where that is nearly full."""
+    refused: bool = False
+    """The lock server doesn't let this user look."""
 
 
 def look(run_dir: Path, door: str | None = None) -> Seen:
@@ -105,7 +107,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
         asked = pool.submit(_why_no_answer, url, starts, None if told else run_dir)
-    status, last_served, why = lock.result()
+    status, last_served, why, refused = lock.result()
     why_no_door = asked.result()
     at_ports = any(str(one.result().get("url")).startswith("http:") for one in engines)  # which need no door
     if why_no_door and not told and (at_ports or not (ids or named)):
@@ -121,6 +123,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         pid is not None and facts.starting,
         last_served,
         _no_room(run_dir),
+        refused,
     )
 
 
@@ -172,15 +175,15 @@ def _gms(run_dir: Path, device: str, starts: str) -> dict[str, Any]:
     return {**said, "answers": True, "why": ""}
 
 
-def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, dict[str, str] | None, str]:
-    """Its status, which engine served last, and why there is none of this."""
+def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, dict[str, str] | None, str, bool]:
+    """Its status, which engine served last, why there is none of this, and whether this user may not look."""
     try:
         with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
-            return msgspec.to_builtins(next(observer.watch())), observer.last_served(), ""
+            return msgspec.to_builtins(next(observer.watch())), observer.last_served(), "", False
     except lockserver.NoServer as error:
-        return None, None, f"no lock server listens; {starts}" if starts else str(error)
+        return None, None, f"no lock server listens; {starts}" if starts else str(error), False
     except (lockserver.ObserverError, OSError) as error:
-        return None, None, str(error)
+        return None, None, str(error), isinstance(error, lockserver.Refused)
 
 
 def _no_room(run_dir: Path) -> str:

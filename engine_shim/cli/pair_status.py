@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.cli.pair_look import Seen, look
+from engine_shim.cli.pair_process import PairError
 from engine_shim.rules import takes
 from sidecar.terminal import table
 from sidecar.terminal.formatting import ago
@@ -19,14 +20,17 @@ from sidecar.terminal.terminal import say
 
 REACHED, NONE_REACHED, NOT_ALL_SEEN, NOTHING_RUNS = 0, 1, 2, 3
 NO_LOCK = "no lock server answers, and without one no engine takes over"
+AT_REST = "it is at rest: `lockctl wake` ends that; of many models a request does, or failover models wake"
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
 
 def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
-    """Prints the status. Returns the exit code."""
+    """Prints the status. Returns the exit code. Raises PairError where this user may not see whether anything runs."""
     seen = look(run_dir, door)
     answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
     running = seen.up is not None or any(answers)
+    if seen.refused and not running:
+        raise PairError(seen.lock_why)
     serves = serving(seen.lock, seen.engines)
     redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
     if as_json:
@@ -72,12 +76,12 @@ def redundancy(
     """Whether an engine serves and another one could take over every request; and that in words."""
     ready = [engine for engine in engines if engine["ready"] and engine["state"] == "Standby"]
     names = ", ".join(engine["engine_id"] for engine in ready)
-    but = f"; {names} is ready" if ready else ""
+    but = f"; {names} {'is' if len(ready) == 1 else 'are'} ready" if ready else ""
     holder = serving(lock, engines)
     if lock is None:
         return False, f"none: {NO_LOCK}{but}"
     if holder is None and lock.get("resting"):
-        return False, f"none: it is asleep, and a request, or failover models wake, wakes it{but}"
+        return False, f"none: {AT_REST}{but}"
     if holder is None:
         return False, f"none: no engine serves, the lock is {lock['state']}{but}"
     if lock["state"] != "HELD":

@@ -17,7 +17,7 @@ import pytest
 from engine_shim.cli import pair_doctor, pair_look
 from engine_shim.cli.failover import main as failover
 from engine_shim.cli.pair_process import UP_LOCK, up_pid
-from engine_shim.cli.pair_status import redundancy, serving, waits_for
+from engine_shim.cli.pair_status import AT_REST, redundancy, serving, waits_for
 from engine_shim.cli.tree import CannotStart, TreeLock
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
@@ -269,6 +269,11 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
             {**LOCK, "state": "FENCING", "holder": None},
             [READY],
             (False, "none: no engine serves, the lock is FENCING; b is ready"),
+        ),
+        (
+            {**LOCK, "state": "FREE", "holder": None, "resting": True},
+            [{**READY, "engine_id": "a"}, READY],
+            (False, f"none: {AT_REST}; a, b are ready"),
         ),
         (
             {**LOCK, "alarms": ["holder.json can't be written"]},

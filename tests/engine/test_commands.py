@@ -258,7 +258,7 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
     )
     found = json.loads(said)
     fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served", "no_room"}
-    fields |= {"serving", "redundant", "redundancy"}
+    fields |= {"refused", "serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"
     assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [

@@ -38,7 +38,9 @@ from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
 from tests.engine.shims import House, Program
+from tests.support.children import Child
 from tests.support.processes import ROOT, Process, cmdline
+from tests.support.root import needs_root
 from tests.support.waiting import DEADLINE_S, until
 
 chaos = pytest.mark.chaos
@@ -332,6 +334,27 @@ def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
     assert "nothing runs in" in said(house, "kill", "kill", "active", code=1)
     assert "nothing runs in" in said(house, "status", "status", code=3)
     assert status(house, "json", code=3)["lock"] is None
+
+
+@pytest.mark.root
+@needs_root
+def test_another_user_is_not_told_that_nothing_runs(house: House) -> None:
+    house.start_lock()
+    for directory in (house.directory, house.run_dir):
+        directory.chmod(0o755)
+    reading, writing = os.pipe()
+
+    def look(say: Callable[[str], None]) -> None:
+        os.setuid(65534)
+        with open(writing, "w") as err, contextlib.redirect_stdout(err), contextlib.redirect_stderr(err):
+            code = main(["status", "--run-dir", str(house.run_dir), "--door", "none"])
+        say(f"exit code {code}")
+
+    with Child(look) as child:
+        assert child.line() == "exit code 1"
+    os.close(writing)
+    with open(reading) as err:
+        assert err.read().startswith(f"failover: user 65534 may not connect to {house.run_dir}/lock.sock: be the user ")
 
 
 @chaos
