@@ -18,12 +18,13 @@ import msgspec
 from engine_shim.cli.door_address import free_address, parts_are_these
 from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
-from engine_shim.cli.pair_look import UpFacts
+from engine_shim.cli.pair_look import UpFacts, who_starts_it
+from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.cli.tree import CannotStart, TreeLock
 from pool import models_file
 from pool.entries import DeviceShown, ModelShown, State
 from pool.models_file import BadFile, ModelsFile
-from pool.observer import Listing, Observer, ObserverError
+from pool.observer import Listing, NoServer, Observer, ObserverError
 from sidecar.kernel import host_usage, port_owner, process_setup
 from sidecar.terminal import formatting, table
 from sidecar.terminal.exit_codes import EX_USAGE
@@ -125,9 +126,18 @@ def _list(options: Any) -> int:
                     sys.stdout.write(clear)
                 _show(listing, options.json, terminal_paint())
     except ObserverError as error:
-        print(f"failover: {error}", file=sys.stderr)
+        print(f"failover: {_no_answer(error, options.run_dir)}", file=sys.stderr)
         return observer_exit_code(error)
     return 0
+
+
+def _no_answer(error: ObserverError, run_dir: Path) -> str:
+    """A pool that is being started is not to be started by hand."""
+    with contextlib.suppress(PairError):
+        starts = who_starts_it(UpFacts.read(run_dir), up_pid(run_dir))
+        if starts and isinstance(error, NoServer):
+            return f"no pool listens; {starts}"
+    return str(error)
 
 
 def _show(listing: Listing, as_json: bool, paint: Paint) -> None:
@@ -194,7 +204,7 @@ def _do(options: Any) -> int:
         with Observer(options.run_dir) as observer:
             done = observer.command(options.verb, options.model)
     except ObserverError as error:
-        print(f"failover: {error}", file=sys.stderr)
+        print(f"failover: {_no_answer(error, options.run_dir)}", file=sys.stderr)
         return observer_exit_code(error)
     print(f"failover: {done.detail}", file=sys.stdout if done.ok else sys.stderr)
     return 0 if done.ok else 1

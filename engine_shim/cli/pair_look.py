@@ -147,8 +147,9 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
 
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:
-    """That `failover up` starts the parts that don't listen, in words; empty where none runs."""
-    return "" if up is None else STARTING if facts.starting else BY_ITSELF
+    """That `failover up`, or `failover models up`, starts the parts that don't listen; empty where none runs."""
+    said = "" if up is None else STARTING if facts.starting else BY_ITSELF
+    return said.replace("failover up", "failover models up") if facts.models else said
 
 
 def devices(run_dir: Path) -> list[str]:

@@ -320,6 +320,19 @@ def test_no_person_is_told_to_start_by_hand_what_failover_up_starts_again(
         assert [f"lockserver --run-dir {tmp_path}" in why for why in said[:1]] == [not expected]
 
 
+def test_a_pool_that_failover_models_up_starts_is_not_to_be_started_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for starting, who in ((True, "is starting it"), (False, "starts it again by itself, and its output says why")):
+        pair_look.UpFacts(starting=starting, models=True).write(tmp_path)
+        with contextlib.closing(TreeLock(tmp_path)):
+            codes = [failover(["models", *words, "--run-dir", str(tmp_path)]) for words in ([], ["wake", "chat"])]
+        said = capsys.readouterr().err
+        assert codes == [2, 2] and said.count(f"failover: no pool listens; failover models up {who}") == 2, said
+    assert failover(["models", "--run-dir", str(tmp_path)]) == 2
+    assert "start one (failover models up models.yaml)" in capsys.readouterr().err
+
+
 def test_only_a_process_that_is_there_and_silent_is_to_be_continued() -> None:
     refused = "no program listens there; failover up starts it again by itself"
     gms = {"device": "host:0", "answers": False, "state": None, "why": refused}
