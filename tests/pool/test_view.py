@@ -168,6 +168,19 @@ def test_turns_are_those_of_a_models_own_devices() -> None:
     assert view.quantum(pool.machine.picture) == 100.0, "what begins anew has a longer one"
 
 
+def test_one_long_turn_is_in_the_estimate_once() -> None:
+    """A request behind several was refused for its deadline as if each of them had it."""
+    pool = Pool("abcd", drain_s=0.0)
+    pool.awake("a", ModelDemand(streaming=1, turn_ms=100_000))
+    pool.machine.picture.budget.spend([GPU], 1.8, pool.now, borrows=True)
+    for name in "bcd":
+        pool.wants(name)
+    assert [seen(pool)[name].turn for name in "bcd"] == [1, 2, 3]
+    assert view.quantum(pool.machine.picture) == pytest.approx(100.0 + 2 * 9.0)
+    estimate_ms = seen(pool)["d"].estimate_ms
+    assert estimate_ms is not None and estimate_ms / 1000 == pytest.approx(100.0 + 2 * 9.0 + 0.9)
+
+
 def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
     pool = Pool("ab", sizes={"a": 500})
     pool.wants("a")
