@@ -101,7 +101,9 @@ class Request:
         """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
         self._spent_s = 0.0
-        """The longest that an engine had it, where it then had to begin anew; else until it last came further."""
+        """The longest that an engine had it, where it then had to begin anew; else until it last came further, if ever an
+        engine's turn was too short for that.
+        """
         self._vain_s = 0.0
         """How long engines had it, in the turns since the last in which it came further."""
         self._out: list[e.Effect] = []
@@ -472,7 +474,8 @@ class Request:
         account = self.account
         recovery = self._recovery()
         if recovery is Recovery.CONTINUED:
-            self._spent_s = min(now, self._proven_at) - self._asked_at
+            read_s = min(now, self._proven_at) - self._asked_at
+            self._spent_s = read_s if self._spent_s or read_s >= spent_s else 0.0
         else:
             self._spent_s = max(self._spent_s, spent_s)
         if recovery is None and not self.kind.repeatable:

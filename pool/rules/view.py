@@ -205,5 +205,6 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         pauses=model.pauses,
         waited_s=round(now - demand.since, 3) if demand.wants else 0.0,
         token=outlook.token,
+        runs=model.child.running,
         wanted=model.wants,
     )

@@ -420,6 +420,18 @@ def test_a_stream_that_waited_long_for_its_first_token_asks_for_no_turn_once_it_
     assert not client.ended and demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
 
 
+def test_a_stream_that_comes_further_in_each_turn_asks_for_none_however_long_it_reads() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    for _ in range(3):
+        it.wait(4.0)
+        step(it, client, 3)
+        it.wait(1.0)
+        it.rest()
+        assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+        it.grant()
+
+
 def test_a_less_urgent_request_lengthens_no_turn_of_others() -> None:
     """Its model is as urgent as the most urgent of its requests, so others waited for the less urgent one."""
     it = world()

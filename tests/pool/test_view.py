@@ -11,7 +11,7 @@ from pool.rules import events as e
 from pool.rules import view
 from pool.rules.messages import Listing
 from pool.rules.model import Demand, averaged, merged
-from pool.shell.metrics import Metrics
+from pool.shell.metrics import Metrics, held
 from sidecar.terminal.names import is_meant
 from tests.k8s import queries
 from tests.pool.harness import GPU, Pool
@@ -281,6 +281,22 @@ def test_people_see_what_each_model_has_and_had() -> None:
     served = Metrics()
     served.listing = Listing(models=[first])
     assert 'failover_pool_oldest_wait_seconds{model="a"} 5.0' in generate_latest(served.registry).decode()
+
+
+def test_a_model_that_has_failed_has_the_memory_of_its_engine_that_sleeps_or_none() -> None:
+    """One that couldn't be started was said to have what it would have asleep."""
+    pool = Pool("a")
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 5})
+
+    def shown() -> dict[str, int]:
+        one = view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[0]
+        assert one.state is State.FAILED
+        return held(one)
+
+    pool.machine.models["a"].failed("it woke into rubbish", pool.now)
+    assert shown() == {GPU: 5}
+    pool.launcher(a=e.Child(False, 1, "it can't be started"))
+    assert shown() == {}
 
 
 def test_what_alerts_and_dashboard_ask_of_the_pool_is_served() -> None:
