@@ -101,8 +101,8 @@ class Request:
         """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
         self._spent_s = 0.0
-        """The longest that an engine had it, where it then had to begin anew; else until it last came further, if ever an
-        engine's turn was too short for that.
+        """The longest that an engine had it, where it then had to begin anew; else how long it took to come further,
+        if ever a turn was too short for that.
         """
         self._vain_s = 0.0
         """How long engines had it, in the turns since the last in which it came further."""
