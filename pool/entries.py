@@ -293,6 +293,8 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float = 0.0
     """How long the first of its requests that wait, or are paused, has."""
     token: int = 0
+    runs: bool = False
+    """Its processes do."""
     wanted: bool = False
     """It is to be awake, and will be once it can: for requests, as it is pinned, or as a person has said."""
 

@@ -19,14 +19,17 @@ The client has the bytes that were passed on, and nothing takes them back. Every
    weights are others since, an answer that has begun ends with an error.
 9. A stream that waits for its model's turn is told what it waits for, in comments. The head is then out, and an error
    is an event.
-10. Where the engine can't begin in the middle of an answer, a pause costs all of it. So the pool is told how long the
-   next turn has to be; and an answer that comes no further in the longest that there is ends with an error.
+10. Where the engine can't begin in the middle of an answer, a pause costs all of it, and else the reading of what there
+   is. So the pool is told how long the next turn has to be for it to come further. One that begins anew, and comes no
+   further in the longest turn that there is, or in shorter ones that together take as long as requests wait at most,
+   ends with an error.
 
 Its parts: `legs.py` has the table of phases, and the exchanges with the engine; `clients_part.py`, `continuing.py` and
 `comparing.py` each make an answer for the client of what comes; `delivery.py` has what was said to the client. How an
 answer can go on is said in `continuing.py`. Pure.
 """
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -45,6 +48,10 @@ PART_FOR_ONE = 4
 """A turn of one that begins anew takes at most the time for which requests wait for their turn, divided by this."""
 
 
+def longest_turn_s(bounds: e.Bounds) -> float:
+    return (bounds.turn_s or 0.0) / PART_FOR_ONE
+
+
 class Failure(msgspec.Struct, frozen=True):
     """What an engine said, or didn't, when it failed."""
 
@@ -58,8 +65,8 @@ class Failure(msgspec.Struct, frozen=True):
 class Request:
     __slots__ = (
         "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_of", "_out",
-        "_proven", "_restarts", "_spent_s", "_untold", "account", "kind", "loaded", "max_len", "number", "phase",
-        "recoveries", "silent", "token", "url",
+        "_proven_at", "_restarts", "_spent_s", "_untold", "_vain_s", "account", "kind", "loaded", "max_len", "number",
+        "phase", "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float, greeted: bool = False) -> None:
@@ -83,8 +90,8 @@ class Request:
         self._legs = Legs(number, kind)
         self._delivery = Delivery(number, now, greeted)
         self._mode: Undisturbed | Continuing | Comparison | None = None
-        self._proven = False
-        """The engine has given some of the answer."""
+        self._proven_at = math.inf
+        """When its engine had given some of the answer."""
         self._untold = False
         """And that wasn't said yet."""
         self._failure: Failure | None = None
@@ -94,7 +101,11 @@ class Request:
         """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
         self._spent_s = 0.0
-        """The longest that an engine had it, where it then had to begin anew."""
+        """The longest that an engine had it, where it then had to begin anew; else how long it took to come further,
+        if ever a turn was too short for that.
+        """
+        self._vain_s = 0.0
+        """How long engines had it, in the turns since the last in which it came further."""
         self._out: list[e.Effect] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -142,13 +153,11 @@ class Request:
     @property
     def turn_s(self) -> float:
         """How long its next engine has to have it, so that it comes further than with the last one; and no longer than
-        others can be kept waiting for one request.
+        others can be kept waiting for one request. 0: it has come further, and can go on where it is.
         """
-        return min(2 * self._spent_s, self._longest_turn_s)
-
-    @property
-    def _longest_turn_s(self) -> float:
-        return (self._bounds.turn_s or 0.0) / PART_FOR_ONE
+        if not self._delivery.paused and self._spent_s and self._recovery() is Recovery.CONTINUED:
+            return 0.0
+        return min(2 * self._spent_s, longest_turn_s(self._bounds))
 
     def _mind_silence(self, now: float) -> bool:
         """Comments keep the client's own time-out from ever passing; and what is elsewhere may have a next one."""
@@ -175,7 +184,7 @@ class Request:
         stall_s = self._bounds.stall_s
         if self.phase is Phase.STREAMING:
             return now >= self._heard_at + stall_s
-        return self.phase is Phase.ASKED and not self._proven and moved_at > self._asked_at and (
+        return self.phase is Phase.ASKED and self._proven_at == math.inf and moved_at > self._asked_at and (
             now >= self._asked_at + stall_s
         )  # fmt: skip
 
@@ -183,7 +192,7 @@ class Request:
 
     def _admitted(self, event: e.Admit, now: float) -> None:
         self.token, self.url = event.token, event.url
-        self._proven, self._asked_at, self._heard_at = False, now, now
+        self._proven_at, self._asked_at, self._heard_at = math.inf, now, now
         self._delivery.note_admitted(now, event.since)
         recovery = self._recovery() if self._delivery.opened else None
         if recovery is None:
@@ -379,9 +388,9 @@ class Request:
             self._end_badly("the answer could not be continued from where the client stands", why)
 
     def _prove(self, now: float) -> None:
-        if self._proven:
+        if self._proven_at < math.inf:
             return
-        self._proven = self._untold = True
+        self._proven_at, self._untold = now, True
         self._delivery.note_first_token(now)
 
     # -- when it fails ---------------------------------------------------------------------------------------------
@@ -459,10 +468,15 @@ class Request:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
         spent_s, in_vain = now - self._asked_at, paused and self._delivery.paused
+        if paused:
+            self._vain_s = in_vain * (self._vain_s + spent_s)
         self._delivery.note_lost(now, leased)
         account = self.account
         recovery = self._recovery()
-        if recovery is not Recovery.CONTINUED:
+        if recovery is Recovery.CONTINUED:
+            read_s = min(now, self._proven_at) - self._asked_at
+            self._spent_s = read_s if self._spent_s or read_s >= spent_s else 0.0
+        else:
             self._spent_s = max(self._spent_s, spent_s)
         if recovery is None and not self.kind.repeatable:
             self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
@@ -470,12 +484,19 @@ class Request:
             self._close_stream(now)
         elif recovery is Recovery.ENDED:
             self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
-        elif recovery is not Recovery.CONTINUED and in_vain and spent_s >= self._longest_turn_s > 0:
-            self._end_badly(f"it begins anew after each pause, and came no further in a turn of {spent_s:.0f} s")
+        elif recovery is not Recovery.CONTINUED and in_vain and (turns := self._too_short(spent_s)):
+            self._end_badly(f"it begins anew after each pause, and came no further in {turns}")
         else:
             if recovery is None:
                 self._restarts += 1
             self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
+
+    def _too_short(self, spent_s: float) -> str:
+        """In which turns it came no further, if that is enough of them."""
+        most_s, vain_s = self._bounds.turn_s or math.inf, self._vain_s
+        if spent_s >= most_s / PART_FOR_ONE:
+            return f"a turn of {spent_s:.0f} s"
+        return f"turns of {vain_s:.0f} s together" if vain_s >= most_s else ""
 
     def _leave_engine(self) -> None:
         self._out += [*self._legs.drop_all(), e.DoneWithEngine(self.number)]

@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.rules import demand, errors, kinds, remote, routing, wishes
 from gateway.rules import events as e
+from gateway.rules.request import longest_turn_s
 from gateway.shell.pair import Client, Headers, Pair
 from pool.client import Listing, ModelDemand, ModelOutlook, Models, News, Outlook, PoolClient, State
 from pool.entries import Entry, Profile
@@ -186,11 +187,13 @@ class Router:
 
     def demand(self, now: float) -> dict[str, ModelDemand]:
         """What each model that is here is asked for: also one that models.yaml no longer has, until it has answered."""
-        return {
+        found = {
             name: demand.demand_of(model.pair.machine, now, model.served, model.keep_alive_s)
             for name, model in self.models.items()
             if not model.pair.url and (model.served or model.clients)
         }
+        devices = {name: entry.devices for name, entry in self.catalogue.entries.items()}
+        return demand.shared(found, devices, longest_turn_s(self._parts.bounds))
 
     # -- requests --------------------------------------------------------------------------------------------------
 

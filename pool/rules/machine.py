@@ -490,8 +490,10 @@ class Machine:
         for name in step.sleep:
             self._sleep(self.models[name], f"{model.name} is next")
         devices = {device for name in step.sleep for device in self.models[name].rules.devices}
-        busy = any(self.models[name].demand.busy for name in step.sleep)
-        self.picture.budget.spend(devices, step.cost_s, now, borrows=busy)
+        down = [self.models[name] for name in step.sleep]
+        busy = any(one.demand.busy for one in down)
+        long = [one.since for one in down if one.demand.turn_s > step.cost_s / self.picture.budget.share]
+        self.picture.budget.spend(devices, step.cost_s, now, borrows=busy, since=min(long, default=math.inf))
         if step.sleep:
             self.swapped = [*(one for one in self.swapped if one[0] > now - SHARE_OF_S), (now, step.cost_s, devices)]
         for names, wish in ((step.park, Wish.PARK), (step.drop, Wish.DROP)):

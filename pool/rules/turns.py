@@ -33,10 +33,16 @@ class SwapBudget:
         """From when on so much is left."""
         return now + max((enough - self.left(devices, cost, now)) / self.share, 0.0)
 
-    def spend(self, devices: Iterable[str], cost: float, now: float, *, borrows: bool) -> None:
-        """`borrows`: answers were interrupted for it. A swap that no answer had to wait for makes no later one wait."""
+    def spend(self, devices: Iterable[str], cost: float, now: float, *, borrows: bool, since: float = math.inf) -> None:
+        """`borrows`: answers were interrupted for it. A swap that no answer had to wait for makes no later one wait.
+        `since` when a turn took that was longer than it needs: what it has earned is for this one, and the next is no
+        shorter for it.
+        """
         for device in devices:
             left = self._left(device, cost, now)
+            if borrows:
+                before = self._left(device, cost, max(min(since, now), self._saved.get(device, (0.0, now))[1]))
+                left = min(left, max(before, cost))
             self._saved[device] = max(left - cost, -SAVED * cost if borrows else min(left, 0.0)), now
 
     def _left(self, device: str, cost: float, now: float) -> float:

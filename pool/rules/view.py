@@ -101,7 +101,7 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
     first = tried.at - now if now < tried.at < math.inf else 0.0
     others = [one.sleep_s for one in it.models.values() if one.state is State.AWAKE]
     if turn > 1:
-        first = turn * a_turn(it, model) / min((_together(it, device) for device in model.rules.devices), default=1)
+        first = turns(it, model, turn) / min((_together(it, device) for device in model.rules.devices), default=1)
     return takes + it.host.drain_s + max(others, default=0.0) + first
 
 
@@ -119,12 +119,16 @@ def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) 
     return sum(left.values())
 
 
-def a_turn(it: Picture, model: Model) -> float:
-    """How long each model has its devices where several want them without end, with the swap to the next."""
+def turns(it: Picture, model: Model, number: int) -> float:
+    """How long so many others have its devices at most, where several want them without end, with the swap to the next.
+    Each has as long as a swap is worth, and those longer whose requests begin anew.
+    """
     others = [one for one in it.models.values() if set(one.rules.devices) & set(model.rules.devices)]
     parks = any(one.parked for one in others)
     costs = (one.sleep_s + (one.park_s + one.wake_parked_s if parks else one.wake_s) for one in [*others, model])
-    return max(max(costs) / it.budget.share, *(one.demand.turn_s for one in [*others, model]))
+    each = max(costs) / it.budget.share
+    longer = sorted((max(one.demand.turn_s - each, 0.0) for one in others if one is not model), reverse=True)
+    return number * each + sum(longer[:number])
 
 
 def _together(it: Picture, device: str) -> int:
@@ -151,8 +155,8 @@ def quantum(it: Picture) -> float:
     for device in it.most:
         wanted, together = _wanted(it, device), _together(it, device)
         if len(wanted) > together:
-            turns = math.ceil(len(wanted) / together) - 1
-            longest = max(longest, turns * max(a_turn(it, one) for one in wanted))
+            before = math.ceil(len(wanted) / together) - 1
+            longest = max(longest, *(turns(it, one, before) for one in wanted))
     return longest
 
 
@@ -201,5 +205,6 @@ def _shown(it: Picture, model: Model, outlook: ModelOutlook, wall: float, now: f
         pauses=model.pauses,
         waited_s=round(now - demand.since, 3) if demand.wants else 0.0,
         token=outlook.token,
+        runs=model.child.running,
         wanted=model.wants,
     )

@@ -75,7 +75,7 @@ class Metrics:
 
 def held(model: ModelShown) -> dict[str, int]:
     """Where it has memory now."""
-    if model.state in (State.OFF, State.STOPPING):
+    if not model.runs or model.state is State.STOPPING:
         return {}
     awake = model.state in (State.AWAKE, State.WAKING, State.DRAINING)
     host = {"host": model.asleep_bytes["host"]} if "host" in model.asleep_bytes else {}

@@ -79,6 +79,8 @@ class Server(Shell):
         self.machine = Machine()
         self._metrics = metrics
         self._bad_file = ""
+        self._beside = ""
+        """What is wrong with models that were launched, beside those of the file."""
         self._record = record.Record()
         self._unsaved = False
         self._unwritable = ""
@@ -226,6 +228,7 @@ class Server(Shell):
         return {**self._record.launched, **self._spec.models}
 
     def configure(self) -> None:
+        self._mind_launched()
         running = [entry for entry in self.entries().values() if entry.runs]
         rules = {entry.name: models_file.model_rules(entry, self._devices) for entry in running}
         self.feed(e.Configured(self._spec.host_rules(), rules))
@@ -233,6 +236,22 @@ class Server(Shell):
             if is_door:
                 self.connections.send(conn, self._models())
         self.publish(None)
+
+    def _mind_launched(self) -> None:
+        """The file is followed, whatever was launched before: a model that it has by now is the file's."""
+        launched, models = self._record.launched, self._spec.models
+        if those := sorted(launched.keys() & models.keys()):
+            self.log.info("reloaded", what=f"launched by command before, and now the file's: {', '.join(those)}")
+            launched = {name: entry for name, entry in launched.items() if name not in models}
+            self._record, self._unsaved = msgspec.structs.replace(self._record, launched=launched), True
+        both = msgspec.structs.replace(self._spec, models=self.entries())
+        why = "; ".join(self._problems(both, self._kept_asleep())) if launched else ""
+        if why and why != self._beside:
+            self.log.alarm("launched_beside_file_wrong", why=why)
+        self._beside = why
+
+    def _kept_asleep(self) -> set[str]:
+        return {model.name for model in self.machine.models.values() if model.kept_asleep}
 
     @property
     def flags(self) -> Flags:
@@ -320,8 +339,7 @@ class Server(Shell):
             return 409, f"{name} is in models.yaml"
         named = msgspec.structs.replace(entry, name=name)
         both = msgspec.structs.replace(self._spec, models={**self.entries(), name: named})
-        asleep = {model.name for model in self.machine.models.values() if model.kept_asleep}
-        problems = self._problems(both, asleep)
+        problems = self._problems(both, self._kept_asleep())
         return (400, "; ".join(problems)) if problems else (200, "")
 
     # -- what is watched -------------------------------------------------------------------------------------------
@@ -421,6 +439,7 @@ class Server(Shell):
         now, it = time.monotonic(), self.machine.picture
         run_dirs = {name: str(self.options.run_dir / LOCKS / name) for name in self.machine.models}
         outlook = view.outlooks(it, run_dirs, now)
+        beside = self._beside and f"what was launched by command is wrong beside {self.options.models}: {self._beside}"
         self._listing = m.Listing(
             models=view.shown(it, outlook, time.time(), now),
             devices=list(self._seen_devices.values()),
@@ -429,7 +448,7 @@ class Server(Shell):
             swapping_share=self.machine.swapping_share(now),
             quantum_s=view.quantum(it),
             waiting_for=it.lacks,
-            alarms=[*self.machine.context.alarms.values(), *filter(None, [self._bad_file, self._unwritable])],
+            alarms=[*self.machine.context.alarms.values(), *filter(None, [self._bad_file, beside, self._unwritable])],
         )
         if self._metrics is not None:
             self._metrics.listing = self._listing

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.rules import events as e
 from gateway.rules import kinds
-from gateway.rules.demand import demand_of, wedged
+from gateway.rules.demand import demand_of, shared, wedged
 from pool.entries import ModelDemand, ModelOutlook, State
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
@@ -355,6 +355,103 @@ def test_what_begins_anew_and_comes_no_further_in_the_longest_turn_ends_with_an_
         it.wait(9.0)
         it.grant()
     assert b"it begins anew after each pause, and came no further in a turn of 25 s" in client.body
+
+
+@pytest.mark.parametrize("body", ANEW.values(), ids=ANEW)
+def test_what_begins_anew_in_turns_that_are_cut_short_ends_once_they_have_taken_as_long_as_a_request_waits(
+    body: dict[str, Any],
+) -> None:
+    """A more urgent model, a deadline or `longest_wait_s` does that; else it began anew without end."""
+    it = world()
+    client, turns = it.arrive(COMPLETION, body), 0
+    while not client.ended and turns < 50:
+        if client.kind.streams:
+            step(it, client, 3)
+        it.wait(5.0)
+        it.rest()
+        it.wait(9.0)
+        it.grant()
+        turns += 1
+    assert b"it begins anew after each pause, and came no further in turns of 100 s together" in client.body
+    assert turns == 21, "the first one may have been in the middle of a turn"
+
+
+def test_what_an_engine_reads_anew_after_each_pause_asks_for_a_turn_until_it_has_come_further() -> None:
+    """And not for as long as it streams: others waited for that."""
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 3)
+
+    def asked() -> int:
+        return demand_of(it.machine, it.now, 0, 0.0).turn_ms
+
+    def turn(reads_s: float, tokens: int) -> int:
+        it.rest()
+        it.grant()
+        it.wait(reads_s)
+        step(it, client, tokens)
+        return asked()
+
+    assert turn(3.0, 0) == 0
+    it.rest()
+    assert asked() == 6000
+    it.grant()
+    assert turn(4.0, 1) == 0
+    it.rest()
+    assert asked() == 8000, "so long reading takes"
+    it.grant()
+    assert asked() == 8000
+    assert turn(0.0, 1) == 0
+    it.rest()
+    assert asked() == 0
+    it.grant()
+    it.run()
+    assert answered(client)
+
+
+def test_a_stream_that_waited_long_for_its_first_token_asks_for_no_turn_once_it_streams() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    it.wait(9.0)
+    it.rest()
+    it.grant()
+    assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 18_000
+    step(it, client, 3)
+    assert not client.ended and demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+
+
+def test_a_stream_that_comes_further_in_each_turn_asks_for_none_however_long_it_reads() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    for _ in range(3):
+        it.wait(4.0)
+        step(it, client, 3)
+        it.wait(1.0)
+        it.rest()
+        assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+        it.grant()
+
+
+def test_a_less_urgent_request_lengthens_no_turn_of_others() -> None:
+    """Its model is as urgent as the most urgent of its requests, so others waited for the less urgent one."""
+    it = world()
+    it.arrive(COMPLETION, {**BODY, "stream": False}, priority=5)
+    it.wait(3.0)
+    it.rest()
+    assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 6000
+    it.arrive(COMPLETION, BODY)
+    assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
+
+
+def test_models_whose_requests_begin_anew_share_the_longest_turn_where_they_share_devices() -> None:
+    """With as many models as there are, others waited for as many turns of that length."""
+    turns = {"a": 20_000, "b": 25_000, "c": 5000, "d": 25_000, "e": 0}
+    demand = {name: ModelDemand(turn_ms=turn_ms, paused=1) for name, turn_ms in turns.items()}
+    devices = {"a": ["0"], "b": ["0", "1"], "c": ["1"], "d": ["2"], "e": ["2"]}
+    found = {name: one.turn_ms for name, one in shared(demand, devices, 25.0).items()}
+    assert found == {"a": 11_111, "b": 12_500, "c": 4166, "d": 25_000, "e": 0}
+    assert sum(one.turn_ms for one in shared(demand, {}, 25.0).values()) == pytest.approx(25_000, abs=4), "each on all"
+    assert shared(demand, {}, 100.0) == demand
 
 
 @pytest.mark.parametrize(

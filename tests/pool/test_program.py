@@ -161,6 +161,25 @@ def test_a_command_that_a_socket_takes_in_several_parts_is_heard(house: House) -
     assert pool.do("launch", entry=large) == (200, "large is launched")
 
 
+def test_what_was_launched_and_is_wrong_beside_the_file_that_is_read_again_is_an_alarm(house: House) -> None:
+    """The file is followed all the same, and what it has by now is its own for good."""
+    file = {**FILE, "api_launch": True}
+    pool = PoolProgram(house, file).ready()
+    for name in ("small", "other"):
+        assert pool.do("launch", entry=Entry(name=name, engine="reference"))[0] == 200
+    chat: dict[str, Any] = {"engine": "reference", "aliases": ["small"]}
+    pool.reload({**file, "models": {"chat": chat}}, lambda listing: listing.alarms)
+    listing = pool.listing()
+    assert listing is not None and listing.models[-1].name == "other" and len(names(listing)) == 3
+    assert "what was launched by command is wrong beside" in listing.alarms[0]
+    assert "small is a name of small and of chat: a request for it could mean either" in listing.alarms[0]
+    assert pool.do("remove", "small")[0] == 200
+    until(lambda: (listing := pool.listing()) and not listing.alarms, "no alarm")
+    pool.reload({**file, "models": {"chat": chat, "other": {"engine": "reference"}}}, names)
+    until(lambda: "launched by command before" in pool.said(), "the log says so")
+    pool.reload({**file, "models": {"chat": chat}}, lambda listing: names(listing) == ["chat"])
+
+
 def test_a_model_is_launched_by_command_only_where_the_file_allows_it_and_outlives_the_pool(house: House) -> None:
     pool = PoolProgram(house).ready()
     small = Entry(name="small", engine="reference")

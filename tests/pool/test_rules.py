@@ -370,6 +370,25 @@ def test_the_longest_wait_shortens_the_turn() -> None:
     assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
 
 
+def test_after_a_turn_that_was_long_for_what_begins_anew_the_other_has_a_whole_one_too() -> None:
+    """It had a second of every 150: the long turn earned the swap back."""
+    pool = busy_and_waiting()
+    anew = {"turn_ms": 100_000, "waiting": 0}
+    pool.wants("b", streaming=1, **anew)
+    pool.advance(95)
+    assert pool.wishes() == []
+    pool.advance(5)
+    assert pool.wishes() == [("sleep", "b"), ("wake", "a")]
+    pool.sleeps("b")
+    pool.wakes("a")
+    pool.demands["a"] = ModelDemand(streaming=1)
+    pool.wants("b", paused=1, **anew)
+    pool.advance(6)
+    assert pool.wishes() == []
+    pool.advance(3)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
 # -- 8: both at once -----------------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,17 @@ def test_a_swap_for_which_no_answer_waited_makes_no_later_one_wait() -> None:
     assert budget.left(["gpu"], COST, NOW) == pytest.approx(-COST), "what is owed stays as it is"
 
 
+def test_what_a_long_turn_has_earned_makes_the_next_one_no_shorter() -> None:
+    """Where the one has a turn of 150 s, the other had one of a second then."""
+    budget = SwapBudget(0.1)
+    for _ in range(2):
+        budget.spend(["gpu"], COST, NOW, borrows=True, since=NOW)
+    budget.spend(["gpu"], COST, NOW + 150, borrows=True, since=NOW + 1)
+    assert budget.left(["gpu"], COST, NOW + 150) == pytest.approx(0.0)
+    budget.spend(["gpu"], COST, NOW + 190, borrows=True)
+    assert budget.left(["gpu"], COST, NOW + 190) == pytest.approx(COST), "that turn was no longer than it needs"
+
+
 NEVER = (math.inf, math.inf)
 
 

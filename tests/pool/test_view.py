@@ -11,7 +11,7 @@ from pool.rules import events as e
 from pool.rules import view
 from pool.rules.messages import Listing
 from pool.rules.model import Demand, averaged, merged
-from pool.shell.metrics import Metrics
+from pool.shell.metrics import Metrics, held
 from sidecar.terminal.names import is_meant
 from tests.k8s import queries
 from tests.pool.harness import GPU, Pool
@@ -168,6 +168,19 @@ def test_turns_are_those_of_a_models_own_devices() -> None:
     assert view.quantum(pool.machine.picture) == 100.0, "what begins anew has a longer one"
 
 
+def test_one_long_turn_is_in_the_estimate_once() -> None:
+    """A request behind several was refused for its deadline as if each of them had it."""
+    pool = Pool("abcd", drain_s=0.0)
+    pool.awake("a", ModelDemand(streaming=1, turn_ms=100_000))
+    pool.machine.picture.budget.spend([GPU], 1.8, pool.now, borrows=True)
+    for name in "bcd":
+        pool.wants(name)
+    assert [seen(pool)[name].turn for name in "bcd"] == [1, 2, 3]
+    assert view.quantum(pool.machine.picture) == pytest.approx(100.0 + 2 * 9.0)
+    estimate_ms = seen(pool)["d"].estimate_ms
+    assert estimate_ms is not None and estimate_ms / 1000 == pytest.approx(100.0 + 2 * 9.0 + 0.9)
+
+
 def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
     pool = Pool("ab", sizes={"a": 500})
     pool.wants("a")
@@ -268,6 +281,22 @@ def test_people_see_what_each_model_has_and_had() -> None:
     served = Metrics()
     served.listing = Listing(models=[first])
     assert 'failover_pool_oldest_wait_seconds{model="a"} 5.0' in generate_latest(served.registry).decode()
+
+
+def test_a_model_that_has_failed_has_the_memory_of_its_engine_that_sleeps_or_none() -> None:
+    """One that couldn't be started was said to have what it would have asleep."""
+    pool = Pool("a")
+    pool.machine.models["a"].learned = e.Learned(asleep={GPU: 5})
+
+    def shown() -> dict[str, int]:
+        one = view.shown(pool.machine.picture, seen(pool), 0.0, pool.now)[0]
+        assert one.state is State.FAILED
+        return held(one)
+
+    pool.machine.models["a"].failed("it woke into rubbish", pool.now)
+    assert shown() == {GPU: 5}
+    pool.launcher(a=e.Child(False, 1, "it can't be started"))
+    assert shown() == {}
 
 
 def test_what_alerts_and_dashboard_ask_of_the_pool_is_served() -> None:
