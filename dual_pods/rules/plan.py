@@ -61,7 +61,7 @@ class Plan:
         place = self.place
         for uid, (server, instance) in self.view.bound.items():
             self.bindings[server.uid][instance] = uid
-            for accelerator in place.accelerators.get(uid, ()):
+            for accelerator in self.view.accelerators(uid):
                 self.promised.setdefault(accelerator, uid)
         for requester in place.requesters.values():
             self._unready(requester)
@@ -142,9 +142,10 @@ class Plan:
         except BadPatch as error:
             phase, sentence = Phase.REFUSED, str(error)
             self._say(requester, "Refused", sentence, warning=True)
-        late = requester.created + self.settings.bound_s
+        since = self.place.unready_since.get(requester.uid, requester.created)
         if phase is Phase.READY:  # kubelet says so a moment later
-            late = self.place.unready_since.get(requester.uid, self.now) + self.settings.bound_s
+            since = max(since, self.place.told_at.get(requester.uid, self.now))
+        late = since + self.settings.bound_s
         if phase is not Phase.REFUSED and not requester.ready:  # a new one knows nothing yet
             self._look_at(late)
             if late <= self.now and phase is Phase.READY:
