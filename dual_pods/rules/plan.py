@@ -15,7 +15,7 @@ from dual_pods.rules import building, names, victims
 from dual_pods.rules.events import Create, Effect, Key, Mark, Order, Query, Relay, Say, key
 from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
-from dual_pods.rules.standing import RESTS, Target
+from dual_pods.rules.standing import Target
 from dual_pods.rules.strategic import BadPatch
 from pool.entries import State
 from sidecar.terminal.formatting import size
@@ -357,10 +357,10 @@ class Plan:
             self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
         if seen is None or seen.it.state is not State.AWAKE:  # FMA's asks no instance
-            last = self.place.relayed.get(requester.uid)
+            last, rests = self.place.relayed.get(requester.uid), Target(host=server.ip, stays=True)
             was_heard = last is not None or not self.view.is_silent(server)
-            if was_heard and (last[0] not in (None, RESTS) if last else requester.ready):
-                self._do(Relay(requester, RESTS))
+            if was_heard and (last[0] not in (None, rests) if last else requester.ready):
+                self._do(Relay(requester, rests))
         if seen is None:
             return self._launch(requester, server, instance)
         it, where = seen.it, f"instance {instance} in server pod {server.name}"
