@@ -78,7 +78,7 @@ class Mark(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """Tells a requester where its instance is, that it isn't awake (`RESTS`), or by None that it has none any more."""
+    """Tells a requester where its instance is, that it isn't awake (`stays`), or by None that it has none any more."""
 
     requester: Requester
     target: Target | None

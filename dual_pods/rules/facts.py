@@ -62,6 +62,8 @@ class Pod:
 @dataclass(frozen=True)
 class Requester(Pod):
     ready: bool = False
+    unready_since: float = 0.0
+    """By kubelet's clock; 0: it doesn't say."""
     ask: Ask | None = None
     wrong: str = ""
     """Why it can't be served, whatever happens: what is wrong with its annotations."""

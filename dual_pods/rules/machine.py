@@ -126,7 +126,9 @@ class Machine:
             if pod.ready:
                 place.unready_since.pop(pod.uid, None)
             else:
-                place.unready_since.setdefault(pod.uid, now)
+                was_ready = isinstance(before, Requester) and before.ready
+                since = now if was_ready else max(made, min(pod.unready_since, now))
+                place.unready_since.setdefault(pod.uid, since)
             return touched
         place.servers[pod.uid] = pod
         if pod.asleep_since:  # a controller of before has seen it
@@ -159,7 +161,7 @@ class Machine:
 
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
-        its = place.accelerators, place.relayed, place.unready_since, self.waits
+        its = place.accelerators, place.relayed, place.told_at, place.unready_since, self.waits
         for known in (place.requesters, place.servers, place.told, *its):
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
@@ -192,7 +194,9 @@ class Machine:
                 continue
             for what in ("wake", "sleep", "delete", "launch"):  # it may be asked for again at once, unless it failed
                 known = place.tries.get((what, event.uid, name))
-                if known is not None and not known.why:
+                if known is not None and it is None and not known.failures and (what == "delete" or not known.busy):
+                    del place.tries[what, event.uid, name]
+                elif known is not None and not known.why:
                     place.tries[what, event.uid, name] = replace(known, until=0.0)
             if was is not None and (it is None or (it.state is State.ASLEEP and was.state not in REST)):
                 self._sleeps(place, was.accelerators, now)
@@ -226,8 +230,7 @@ class Machine:
                 place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
-                if effect.requester.uid in place.unready_since:
-                    place.unready_since[effect.requester.uid] = now
+                place.told_at[effect.requester.uid] = now
         else:
             settled = math.inf if key[0] == "say" else now + self.settings.settle_s
             place.tries[key] = replace(place.tries[key], busy=False, until=settled, why="")

@@ -84,7 +84,9 @@ class Place:
     relayed: dict[str, tuple[Target | None, int]] = field(default_factory=dict)
     """What a requester was told last, and after how many restarts. Not there: not told by this controller."""
     unready_since: dict[str, float] = field(default_factory=dict)
-    """Since when a requester isn't Ready, or since it was told where its instance is."""
+    """Since when a requester isn't Ready: it was made then, or was Ready until then."""
+    told_at: dict[str, float] = field(default_factory=dict)
+    """When a requester was told last where its instance is."""
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Where there is no ledger: bytes in use on an accelerator, and when that was so."""
     unmeasured: str = ""
@@ -131,6 +133,14 @@ class View:
                 if uid not in found and not server.leaving and instance == self.wished(uid):
                     found[uid] = server, instance
         return found
+
+    def accelerators(self, uid: str) -> Iterable[str]:
+        """What a requester that is bound has. Until this controller has heard it: as its pod and its instance say."""
+        if uid in self.place.accelerators:
+            return self.place.accelerators[uid]
+        marked = self.place.requesters[uid].marks.get(names.ACCELERATORS, "")
+        seen = self.find(self.bound[uid][1])
+        return {*filter(None, marked.split(",")), *(seen.it.accelerators if seen is not None else ())}
 
     def wished(self, uid: str) -> str:
         """The instance that a requester wants; empty while that isn't known, or if it wants none."""

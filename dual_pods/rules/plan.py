@@ -15,7 +15,7 @@ from dual_pods.rules import building, names, victims
 from dual_pods.rules.events import Create, Effect, Key, Mark, Order, Query, Relay, Say, key
 from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
-from dual_pods.rules.standing import RESTS, Target
+from dual_pods.rules.standing import Target
 from dual_pods.rules.strategic import BadPatch
 from pool.entries import State
 from sidecar.terminal.formatting import size
@@ -61,7 +61,7 @@ class Plan:
         place = self.place
         for uid, (server, instance) in self.view.bound.items():
             self.bindings[server.uid][instance] = uid
-            for accelerator in place.accelerators.get(uid, ()):
+            for accelerator in self.view.accelerators(uid):
                 self.promised.setdefault(accelerator, uid)
         for requester in place.requesters.values():
             self._unready(requester)
@@ -142,9 +142,10 @@ class Plan:
         except BadPatch as error:
             phase, sentence = Phase.REFUSED, str(error)
             self._say(requester, "Refused", sentence, warning=True)
-        late = requester.created + self.settings.bound_s
+        since = self.place.unready_since.get(requester.uid, requester.created)
         if phase is Phase.READY:  # kubelet says so a moment later
-            late = self.place.unready_since.get(requester.uid, self.now) + self.settings.bound_s
+            since = max(since, self.place.told_at.get(requester.uid, self.now))
+        late = since + self.settings.bound_s
         if phase is not Phase.REFUSED and not requester.ready:  # a new one knows nothing yet
             self._look_at(late)
             if late <= self.now and phase is Phase.READY:
@@ -356,10 +357,10 @@ class Plan:
             self._say(requester, "Bound", f"it is bound to instance {instance} in server pod {server.name}")
         seen = self.view.find(instance)
         if seen is None or seen.it.state is not State.AWAKE:  # FMA's asks no instance
-            last = self.place.relayed.get(requester.uid)
+            last, rests = self.place.relayed.get(requester.uid), Target(host=server.ip, stays=True)
             was_heard = last is not None or not self.view.is_silent(server)
-            if was_heard and (last[0] not in (None, RESTS) if last else requester.ready):
-                self._do(Relay(requester, RESTS))
+            if was_heard and (last[0] not in (None, rests) if last else requester.ready):
+                self._do(Relay(requester, rests))
         if seen is None:
             return self._launch(requester, server, instance)
         it, where = seen.it, f"instance {instance} in server pod {server.name}"

@@ -81,7 +81,8 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     annotations = meta["annotations"]
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), None)
-    wanted, wrong, port = None, "", names.ADMIN_PORT
+    wanted, wrong, port, ready = None, "", names.ADMIN_PORT, _condition(status, "Ready")
+    since = ready.get("lastTransitionTime") if ready.get("status") == "False" else None
     try:
         if names.said(annotations, names.SERVER_PATCH) is None:
             raise BadPatch(f"{names.PREFIX}{names.CONFIG} needs FMA's custom resources; give {names.SERVER_PATCH}")
@@ -98,7 +99,8 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         node=spec.get("nodeName") or "",
         running=_runs(status),
         leaving="deletionTimestamp" in meta or status.get("phase") in _OVER,
-        ready=_condition(status, "Ready").get("status") == "True",
+        ready=ready.get("status") == "True",
+        unready_since=timestamp(since) if since else 0.0,
         ask=wanted,
         wrong=wrong,
         admin_port=port,

@@ -5,7 +5,8 @@
 3. It is unready at once when the binding ends. When the instance says no, or doesn't answer, or its watch ends, it is
    unless the instance says yes again within `PAUSE_S`: so long its pool's door keeps requests while a standby wakes.
 4. A binding without an address is FMA's: the controller itself says ready and unready. For FMA's requester ours says
-   unready while its instance isn't awake, too; one that asks its instance by itself goes on (`stays`).
+   unready while its instance isn't awake, too; one that asks its instance by itself goes on (`stays`), unless that is
+   at another address by now: an engine of another model may have the old one.
 5. What an older controller says is refused: its token is less than one that was heard.
 6. Once its pod ends, by SIGTERM or as the controller says, it is unready whatever comes. Its binding is what the
    controller says, as before.
@@ -34,10 +35,7 @@ class Target:
     ends: bool = field(default=False, compare=False)
     """Its pod is being deleted; kubelet may say so later."""
     stays: bool = False
-    """It is unready as its instance isn't awake, and stays bound to it."""
-
-
-RESTS = Target(stays=True)
+    """It is unready as its instance isn't awake, and stays bound to it at this host."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,14 @@ class Standing:
             return Standing(target, True, token, "the controller says that it is ready")
         return Standing(target, False, token, "its instance hasn't answered yet", ask_at=now)
 
-    def unbound(self, token: int, ends: bool = False, stays: bool = False) -> "Standing | None":
-        if token and token < self.token:
+    def unbound(self, said: Target) -> "Standing | None":
+        if said.token and said.token < self.token:
             return None
-        if stays and self.target is not None and self.target.url:
-            return replace(self, token=max(token, self.token))
-        why = "it isn't bound to an instance any more"
-        return Standing(token=max(token, self.token), why=why, ending=self.ending or ends)
+        token, bound = max(said.token, self.token), self.target
+        if said.stays and bound is not None and bound.url and said.host in ("", bound.host):
+            return replace(self, token=token)
+        why = "its instance is elsewhere, and isn't awake" if said.stays else "it isn't bound to an instance any more"
+        return Standing(token=token, why=why, ending=self.ending or said.ends)
 
     def ends(self) -> "Standing":
         return replace(self, ready=False, why="its pod ends", ask_at=math.inf, ending=True)

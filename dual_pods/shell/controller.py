@@ -30,6 +30,7 @@ from sidecar.terminal.logs import Log
 
 Object = dict[str, Any]
 _WRITES = 64
+_NODES = "/api/v1/nodes"
 _ASKS = (names.PREFIX + names.SERVER_PATCH, names.OLD_PREFIX + names.SERVER_PATCH, names.MODEL)
 _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
 _OPEN = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
@@ -138,7 +139,7 @@ class Work:
     async def run(self) -> None:
         async with self._group as group:
             group.create_task(self._follow(_path(self.options.namespace), self._pod))
-            group.create_task(self._follow("/api/v1/nodes", self._node))
+            group.create_task(self._follow(_NODES, self._node))
             group.create_task(self._mind_time())
             if self.options.prometheus is not None:
                 group.create_task(self._measure(self.options.prometheus))
@@ -169,6 +170,8 @@ class Work:
             elif what == "DELETED":
                 self._gone(value["metadata"]["uid"])
             else:
+                if path != _NODES and reading.is_requester(value):
+                    await self._read(value)
                 seen(value)
 
     def _node(self, node: Object) -> None:
@@ -186,15 +189,21 @@ class Work:
         else:
             self._gone(pod["metadata"]["uid"], stays=True)
 
+    async def _read(self, pod: Object) -> None:
+        """A large patch takes a second, in which the Lease has to be renewed: a page of such pods would end each
+        leadership."""
+        said, uid = _said(pod), pod["metadata"]["uid"]
+        if self._asks.get(uid, ((),))[0] != said:
+            self._asks[uid] = said, await asyncio.to_thread(_asked, pod, self.options.settings.mode)
+
     def _ask(self, pod: Mapping[str, Any]) -> Ask:
         """Reading a patch takes milliseconds, and a pod is told of at each change of its status. What it asks for
         changes with its node and its annotations alone, and so does why it is refused.
         """
-        meta = pod["metadata"]
-        said = pod["spec"].get("nodeName"), *((meta.get("annotations") or {}).get(name) for name in _ASKS)
-        known = self._asks.get(meta["uid"])
+        said, uid = _said(pod), pod["metadata"]["uid"]
+        known = self._asks.get(uid)
         if known is None or known[0] != said:
-            known = self._asks[meta["uid"]] = said, _asked(pod, self.options.settings.mode)
+            known = self._asks[uid] = said, _asked(pod, self.options.settings.mode)
         if isinstance(known[1], Exception):
             raise known[1].with_traceback(None)
         return known[1]
@@ -324,6 +333,11 @@ class Work:
         except Refused as refused:
             if refused.reason != "AlreadyExists":
                 raise
+
+
+def _said(pod: Mapping[str, Any]) -> tuple[str | None, ...]:
+    annotations = pod["metadata"].get("annotations") or {}
+    return pod["spec"].get("nodeName"), *(annotations.get(name) for name in _ASKS)
 
 
 def _asked(pod: Mapping[str, Any], mode: Mode) -> Ask | Exception:

@@ -75,9 +75,7 @@ class Requester:
         """In the order of their coming."""
         self._posts: dict[str, answering.Post] = {
             "/v1/become-ready": partial(self._hear, lambda said: self.standing.bound(said, time.monotonic())),
-            "/v1/become-unready": partial(
-                self._hear, lambda said: self.standing.unbound(said.token, said.ends, said.stays)
-            ),
+            "/v1/become-unready": partial(self._hear, lambda said: self.standing.unbound(said)),
         }
         self._gets: dict[str, MakePage] = {
             "/v1/dual-pods/accelerators": partial(self._say, accelerators),

@@ -20,7 +20,7 @@ from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.terminal.logs import Log
 from sidecar.wire import tcp
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, until
 
 Object = dict[str, Any]
 IP = "127.0.0.1"
@@ -239,3 +239,24 @@ def test_what_is_refused_is_read_once_however_often_its_pod_changes(monkeypatch:
     with pytest.raises(ExceptionGroup) as ended:
         _run(lambda port: [_requester(port)] * 3)
     assert ended.group_contains(Heard) and len(read) == 1
+
+
+def test_while_a_patch_is_read_the_lease_may_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many KiB takes a second, and a page of a list has many pods: none would lead for long enough."""
+    turns = [0]
+
+    async def keep(self: Lease) -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    def read(pod: Object, *, swaps: bool) -> None:
+        before = turns[0]
+        until(lambda: turns[0] > before, "something else is done")
+        raise Heard
+
+    monkeypatch.setattr(Lease, "keep", keep)
+    monkeypatch.setattr(building, "ask", read)
+    with pytest.raises(ExceptionGroup) as ended:
+        _run(lambda port: [_requester(port)])
+    assert ended.group_contains(Heard)

@@ -33,6 +33,10 @@ def _told(state: State, uid: str = "p") -> e.Tells:
     return e.Tells(uid, Told({"i": Instance("i", state, frozenset("0"), "why it failed")}))
 
 
+def _late(effects: list[e.Effect]) -> list[str]:
+    return [effect.sentence for effect in effects if isinstance(effect, e.Say) and effect.reason == "Late"]
+
+
 def _done(it: Machine, effect: e.Effect, error: str = "", now: float = 0.0, has: tuple[str, ...] = ()) -> None:
     it.feed(e.Done(effect, error, has), now)
 
@@ -300,16 +304,13 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     target = Target(f"http://10.0.0.2:80/failover/models/{id}/ready", "http://10.0.0.2:80/failover/models?watch=1",
                     "10.0.0.2", 9)  # fmt: skip
 
-    def late(effects: list[e.Effect]) -> list[str]:
-        return [effect.sentence for effect in effects if isinstance(effect, e.Say) and effect.reason == "Late"]
-
     def phase(it: Machine) -> Phase:
         return it.waits["r"][0]
 
     _done(it, e.Relay(requester, target), now=700.0)
     assert phase(it) is Phase.READY, "it was told only now"
-    assert not late(it.feed(e.Look(), 1299.0)) and it.look_at == 1300.0
-    [says] = late(it.feed(e.Look(), 1300.0))
+    assert not _late(it.feed(e.Look(), 1299.0)) and it.look_at == 1300.0
+    [says] = _late(it.feed(e.Look(), 1300.0))
     assert "isn't Ready after 600 s" in says and "its own pod isn't Ready" in says
     assert phase(it) is Phase.WAKING
     ready = replace(requester, ready=True, version="8")
@@ -324,10 +325,45 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
 @pytest.mark.parametrize("set_by", [-3600.0, 3600.0])
 def test_one_that_comes_once_the_api_server_s_clock_was_set_is_late_after_its_bound(set_by: float) -> None:
     it = _machine()
-
-    def late(now: float) -> bool:
-        return any(isinstance(effect, e.Say) and effect.reason == "Late" for effect in it.feed(e.Look(), now))
-
     it.feed(replace(REQUESTER, running=False, created=100.0 + set_by), 100.0)
     it.feed(replace(REQUESTER, running=False, created=100.0 + set_by, version="6"), 300.0)
-    assert not late(699.0) and it.look_at == 700.0 and late(700.0)
+    assert not _late(it.feed(e.Look(), 699.0)) and it.look_at == 700.0 and _late(it.feed(e.Look(), 700.0))
+
+
+def test_one_that_was_ready_is_late_once_it_has_been_unready_for_so_long_whoever_leads() -> None:
+    """Its engine died a moment ago, say, a day after it was made."""
+    unready = replace(REQUESTER, version="6", unready_since=86_400.0)
+    same, anew = _machine(replace(REQUESTER, ready=True)), Machine(Settings())
+    assert not _late(same.feed(unready, 86_400.0))
+    anew.feed(unready, 86_410.0)
+    assert not _late(anew.feed(e.Listed(), 86_410.0))
+    for it in (same, anew):
+        assert not _late(it.feed(e.Look(), 86_999.0)) and it.look_at == 87_000.0
+        assert _late(it.feed(e.Look(), 87_000.0))
+
+
+@pytest.mark.parametrize("wish", ["qwen", "llama"])
+@pytest.mark.parametrize(("marks", "told"), [({names.ACCELERATORS: "0"}, False), ({}, True)])
+def test_what_another_one_was_given_as_well_stays_with_the_one_that_is_bound_although_it_answers_later(
+    wish: str, marks: dict[str, str], told: bool
+) -> None:
+    """This controller has just begun."""
+    ask = replace(ASK, pod={"metadata": {"labels": {}, "annotations": {}}, "spec": {"containers": []}})
+    bound = replace(REQUESTER, ask=ask, ready=True, marks=marks)
+    other = replace(REQUESTER, uid="r2", name="b", ask=replace(ask, wish=wish), created=-1.0)
+    id = names.instance_id("qwen", "n", ("0",))
+    its = {id: Instance(id, State.ASLEEP, frozenset("0"))} if told else {}
+    it = _machine(bound, other, replace(POOL, bindings={id: "r"}), e.Tells("p", Told(its)))
+    effects = it.feed(e.Done(e.Query(other), accelerators=("0",)), 0.0)
+    assert it.waits["r2"] == (Phase.WAITING, "a is served on 0, which were given to both")
+    assert not [effect for effect in effects if isinstance(effect, e.Mark) and effect.pod.uid == "p"]
+
+
+def test_what_was_asked_of_an_instance_is_forgotten_once_it_has_gone_unless_it_failed() -> None:
+    """A pool is there for months, and has another instance for each change of a command."""
+    it = _machine(POOL, _told(State.OFF))
+    tries, other = it.places["n"].tries, ("wake", "p", "i")
+    tries[other] = Try(False, 2, 9.0, "out of memory")
+    assert tries["delete", "p", "i"].busy, "it was launched for none"
+    it.feed(e.Tells("p", Told({})), 1.0)
+    assert [key for key in tries if key[-1] == "i"] == [other]

@@ -12,7 +12,7 @@ from dual_pods.rules.events import Create, Key, Mark, Order, Query, Relay, Say
 from dual_pods.rules.facts import Ask, Instance, Memory, Node, Requester, Server, Told
 from dual_pods.rules.place import Mode, Place, Settings, Try
 from dual_pods.rules.plan import Phase, Plan
-from dual_pods.rules.standing import RESTS, Target
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 NODE = Node("uid-n", "n", True, True)
@@ -24,6 +24,7 @@ POOL = Server("p", "n-dual", "ns", "n", "10.0.0.2", running=True, port=80)
 BOUND = replace(POOL, bindings={QWEN: "r"})
 SINGLE = replace(POOL, uid="s", name="single", pool=False, instance=QWEN, accelerators=frozenset("0"))
 MEMORY = Memory(100, 50)
+RESTS = Target(host=POOL.ip, stays=True)
 
 
 def _it(id: str = QWEN, state: State = State.ASLEEP, **more: Any) -> Instance:
@@ -581,6 +582,7 @@ def test_a_requester_whose_binding_has_ended_is_told_so_unless_it_knows(
         (False, None, False),
         (False, (Target("u"), 0), True),
         (True, (RESTS, 0), False),
+        (False, (replace(RESTS, host="10.0.0.9"), 0), True),
         (True, (None, 0), False),
     ],
 )

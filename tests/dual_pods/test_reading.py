@@ -59,6 +59,10 @@ def test_what_a_requester_s_pod_says_of_itself() -> None:
     assert it.created == 1795860000.0 and it.why == it.wrong == ""
     new = _requester(_pod())
     assert new.ip == "" and not new.running and not new.ready and new.restarts == 0
+    since = {"type": "Ready", "lastTransitionTime": "2026-11-28T10:00:09Z"}
+    for said, unready_since in (("False", 1795860009.0), ("True", 0.0)):
+        assert _requester(_pod(status={"conditions": [since | {"status": said}]})).unready_since == unready_since
+    assert new.unready_since == 0.0
     assert _requester(_pod({names.OLD_PREFIX + "admin-port": "7"})).old
 
 

@@ -193,6 +193,9 @@ def test_that_its_instance_isn_t_awake_is_for_the_instance_to_say() -> None:
         assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "stays": True}) == 200 and _is_ready()
         far.sendall(b"it goes on")
         assert client.recv(100) == b"it goes on"
+        elsewhere = {"token": 7, "stays": True, "host": "127.0.0.2"}
+        assert _ask("POST", 8081, "/v1/become-unready", elsewhere) == 200 and not _is_ready()
+        assert client.recv(100) == b"", "another model may have that address now"
         client.close()
 
 

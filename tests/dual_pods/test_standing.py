@@ -27,7 +27,7 @@ def test_it_is_ready_when_its_instance_has_answered_and_not_before() -> None:
 
 def test_it_is_unready_at_once_when_the_binding_ends_and_soon_when_the_watch_ends_or_the_instance_says_no() -> None:
     ready = _bound().answered(AT, "", 1.0)
-    unbound = ready.unbound(7)
+    unbound = ready.unbound(Target(token=7))
     assert unbound is not None and not unbound.ready and unbound.target is None
     cut = ready.cut(AT, 2.0)
     assert cut.ready and cut.ask_at == 2.0, "a standby may be about to take over"
@@ -48,14 +48,18 @@ def test_what_an_instance_of_before_says_counts_for_nothing(answer: str) -> None
 
 def test_an_older_controller_is_refused() -> None:
     ready = _bound().answered(AT, "", 1.0)
-    assert ready.bound(Target("http://y/ready", token=6), 2.0) is None and ready.unbound(6) is None
+    assert ready.bound(Target("http://y/ready", token=6), 2.0) is None and ready.unbound(Target(token=6)) is None
     again = ready.bound(replace(AT, token=8), 2.0)
     assert again is not None and again.ready and again.token == 8, "the same binding changes nothing"
 
 
 def test_a_person_without_a_token_is_heard_and_forgets_none() -> None:
     ready = _bound().answered(AT, "", 1.0)
-    by_hand, unbound, later = ready.bound(Target("http://y/ready"), 2.0), ready.unbound(0), ready.unbound(9)
+    by_hand, unbound, later = (
+        ready.bound(Target("http://y/ready"), 2.0),
+        ready.unbound(Target()),
+        ready.unbound(Target(token=9)),
+    )
     assert by_hand is not None and by_hand.target == Target("http://y/ready") and by_hand.token == 7
     assert unbound is not None and unbound.token == 7 and later is not None and later.token == 9
 
@@ -70,17 +74,21 @@ def test_one_that_says_no_is_asked_ever_more_seldom_and_often_enough() -> None:
 
 def test_what_asks_its_instance_is_told_by_none_that_this_isn_t_awake() -> None:
     ready = _bound().answered(AT, "", 1.0)
-    assert ready.unbound(8, stays=True) == replace(ready, token=8) and ready.unbound(6, stays=True) is None
+    for host in ("", "x"):
+        assert ready.unbound(Target(host=host, token=8, stays=True)) == replace(ready, token=8)
+    assert ready.unbound(Target(token=6, stays=True)) is None
+    elsewhere = ready.unbound(Target(host="y", token=8, stays=True))
+    assert elsewhere is not None and elsewhere.target is None and not elsewhere.ready
     by_word = Standing().bound(Target(), 0.0)
     assert by_word is not None
-    unready = by_word.unbound(0, stays=True)
+    unready = by_word.unbound(Target(stays=True))
     assert unready is not None and not unready.ready
 
 
 def test_fma_s_controller_is_believed() -> None:
     standing = Standing().bound(Target(), 0.0)
     assert standing is not None and standing.ready
-    unready = standing.unbound(0)
+    unready = standing.unbound(Target())
     assert unready is not None and not unready.ready
 
 
@@ -91,9 +99,9 @@ def test_once_its_pod_ends_it_is_unready_whatever_comes_and_its_binding_is_the_c
     for target in (AT, Target("http://y/ready", token=9), Target()):
         bound = ending.bound(target, 2.0)
         assert bound is not None and not bound.ready and bound.target == AT
-    unbound = ending.unbound(7)
+    unbound = ending.unbound(Target(token=7))
     assert unbound is not None and unbound.target is None
     again = unbound.bound(AT, 3.0)
     assert again is not None and not again.ready and again.target is None
-    said_first = _bound().answered(AT, "", 1.0).unbound(7, ends=True)
+    said_first = _bound().answered(AT, "", 1.0).unbound(Target(token=7, ends=True))
     assert said_first is not None and said_first == unbound, "the controller may be quicker than kubelet"

@@ -28,7 +28,7 @@ from dual_pods.rules.facts import REST, Ask, Instance, Memory, Node, Requester, 
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.plan import Phase
-from dual_pods.rules.standing import RESTS, Target
+from dual_pods.rules.standing import Target
 from pool.entries import State
 
 GIB = 1 << 30
@@ -469,9 +469,10 @@ class World:
             return "connection refused"
         if pod.fact.uid != effect.requester.uid:
             return "it is another pod"
-        if effect.target != RESTS:
+        stays = effect.target is not None and effect.target.stays
+        if not stays:
             self.told_ready[effect.requester.uid] = effect.target
-        self._changed(pod, ready=effect.target not in (None, RESTS))  # FMA's: it asks no instance
+        self._changed(pod, ready=effect.target is not None and not stays)  # FMA's: it asks no instance
         return ""
 
     def needs(self, instance: str) -> int:
