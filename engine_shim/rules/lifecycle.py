@@ -271,11 +271,11 @@ class Lifecycle:
         said, why = self._failing, self._failing or why
         steady = self.state in SERVING or (self.state is State.STANDBY and self._now >= self.since + STEADY_S)
         self.failures = 1 if steady else self.failures + 1
-        self.counters.deaths += 1
+        expected = self.terminating or self.state is State.DRAINING
+        self.counters.deaths += not expected
         self.why, self.url = why, ""
         if self._lost_at is None and self.state is not State.INIT:
             self._lost_at = self._now
-        expected = self.terminating or self.state is State.DRAINING
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
         self._ended_in = self.state
         if self.state is State.INIT and not self.terminating:

@@ -81,7 +81,7 @@ class _Collector:
         yield gauge("queued", "Requests that wait or are being worked on", machine.queued)
         yield gauge("processes", "Registered processes", len(machine.processes) * (machine.tree is TreePhase.ALIVE))
         yield counter("starts", "Starts of the engine by this shim", counters.starts)
-        yield counter("deaths", "Ends of a started engine", counters.deaths)
+        yield counter("deaths", "Ends of a started engine that were not asked for", counters.deaths)
         yield counter("failovers", "Times that it took over from another holder", counters.failovers)
         yield counter("kv_blocks_adopted", "Blocks of predecessors' KV caches that it took over", counters.kv_adopted)
         dropped = CounterMetricFamily(

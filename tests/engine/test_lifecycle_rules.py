@@ -271,7 +271,7 @@ def test_who_is_dead_serves_nowhere() -> None:
     assert not harness.machine.url
 
 
-def test_an_end_that_was_wanted_is_no_alarm_and_any_other_is() -> None:
+def test_an_end_that_was_wanted_is_no_alarm_and_no_death_and_any_other_is() -> None:
     for state, wanted, alarm in (
         (State.ACTIVE, False, True),
         (State.STANDBY, False, True),
@@ -283,6 +283,7 @@ def test_an_end_that_was_wanted_is_no_alarm_and_any_other_is() -> None:
             harness.feed(e.Terminate())
         harness.feed(e.Ended(0))
         assert [note.alarm for note in notes(harness, "tree_ends")] == [alarm]
+        assert harness.machine.counters.deaths == alarm
 
 
 # -- 3: who registers --------------------------------------------------------------------------------------------------
