@@ -164,7 +164,9 @@ class Machine(TreeMachine):
         return plan
 
     def _why_unsettled(self, plan: Plan, awaited: list[str]) -> str:
-        late = awaited and self.recovery.lost_file and not plan.wait_until(self.recovery.until)
+        """What is being started may take a while to come: a person is told once the window is over, too."""
+        late_at = self.recovery.until + self.config.window_s
+        late = awaited and self.recovery.lost_file and not plan.wait_until(late_at)
         return f"nothing is leased: {self.recovery.lost_file}, and {awaited[0]}" if late else ""
 
     def _plan_alarm(self, plan: Plan, key: str, text: str) -> None:
