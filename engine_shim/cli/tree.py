@@ -8,8 +8,11 @@ and the signal's number). The children die with this process however it ends.
 One thread does all of this. What this file may not do: know any of the programs.
 """
 
+import contextlib
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -20,6 +23,7 @@ from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 from sidecar.terminal.formatting import unquoted
+from sidecar.terminal.logs import Log
 
 REST_END_S = 5.0
 """How long those that the others stand on may take to end; they have nothing to finish."""
@@ -82,6 +86,7 @@ class Tree:
         """Everything ends because of this one."""
         self.last_words: dict[str, str] = {}
         self._code = 0
+        self._json = os.environ.get("FAILOVER_LOG_FORMAT") == "json"
         self._said_why: set[tuple[str, str]] = set()
         """With what a program ended whose start failed. The next try says it again, which a person needn't read."""
 
@@ -94,8 +99,12 @@ class Tree:
         return [child for child in self.supervisor.children if child.name not in self.base_names]
 
     def say(self, name: str, line: str) -> None:
+        """To a person; to a collector each line is an object: a program's own, or one with what it printed."""
+        if self._json and not line.startswith("{"):
+            Log(name, json=True, stream=sys.stdout).info("printed", text=line)
+            return
         try:
-            print(f"{name:<{self.width}} | {line}", flush=True)
+            print(line if self._json else f"{name:<{self.width}} | {line}", flush=True)
         except (OSError, ValueError):
             return  # it is read no more; the engines serve on
 
@@ -112,6 +121,9 @@ class Tree:
         """How it ended, and its last words."""
         line = self.last_words.get(child.name, "")
         said = unquoted(line.partition(" why=")[2]) or line
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):  # it is cut off
+                said = str(json.loads(line).get("why", line))
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
 
     # -- the command's own -----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.cli.pair_parts import Options, children
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.pair_status import NO_LOCK, reached
+from engine_shim.cli.tree import Tree
 from engine_shim.cli.up import CannotStart
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
@@ -33,6 +34,7 @@ from gms.cli import gmsctl
 from lockserver import __main__ as lock_command
 from lockserver.cli import lockctl
 from sidecar.kernel import process_tree
+from sidecar.machine import supervisor
 from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
@@ -250,6 +252,26 @@ def test_a_mistake_that_a_part_finds_is_answered_with_a_sentence(
     up = failover(house, "up", "up", *words)
     assert up.code() != 0
     assert re.search(expected, up.said()) and "Traceback" not in up.said(), up.said()
+
+
+def test_to_a_collector_of_logs_each_line_is_an_object(house: House) -> None:
+    house.environment["FAILOVER_LOG_FORMAT"] = "json"
+    up = failover(house, "up", "up", "--capacity", "100TiB")
+    assert up.code() != 0
+    lines = [json.loads(line) for line in up.said().splitlines()]
+    assert {"up", "lockserver", "gms"} <= {line["program"] for line in lines}
+    assert any("gms can't be started" in line.get("text", "") for line in lines)
+
+
+def test_what_a_part_has_said_as_an_object_is_told_as_a_sentence() -> None:
+    tree = Tree([child := supervisor.Child("door", ("gateway",))], ())
+    for line, said in (
+        ('{"event": "cannot_start", "why": "the port is taken"}', "the port is taken"),
+        ('{"event": "cut o', '{"event": "cut o'),
+        ('warning gateway cannot_start why="the port is taken"', "the port is taken"),
+    ):
+        tree.last_words[child.name] = line
+        assert tree.why(child).endswith(f": {said}")
 
 
 def main_of(up: Program, engine_id: str) -> Process:
