@@ -6,6 +6,7 @@ The shim then ends the other processes and sees to the next start. What this fil
 or outlive a failure.
 """
 
+import contextlib
 import gc
 import os
 import queue
@@ -15,11 +16,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
@@ -291,7 +291,7 @@ class Main:
         self.state = to
         self.shim.say(m.Step(to=to, token=token, url=url))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
@@ -408,7 +408,7 @@ class Main:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _hint(why: str) -> Iterator[None]:
     """Prints a line after a while, for the person who looks at an engine that does nothing."""
     timer = threading.Timer(HINT_AFTER_S, _tell, (why,))
@@ -418,6 +418,35 @@ def _hint(why: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+class _Heard:
+    """The standard error, which remembers its last words. A logger that is made meanwhile may have it for ever."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.words = ""
+
+    def write(self, text: str) -> int:
+        self.words = (self.words + text)[-m.TEXT_MOST :]
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _heard(shim: membership.ShimConnection) -> Iterator[None]:
+    """An engine's parser prints what is wrong with its arguments, and ends. The shim is told it, as any other end."""
+    heard = _Heard(sys.stderr)
+    try:
+        with contextlib.redirect_stderr(cast(TextIO, heard)):
+            yield
+    except SystemExit:
+        lines = [line for line in heard.words.splitlines() if line and not line.startswith("see: ")]
+        if lines:
+            shim.failing(lines[-1], hopeless=True)
+        raise
 
 
 def _said(error: BaseException) -> str:
@@ -463,7 +492,8 @@ def run(argv: list[str] | None = None) -> NoReturn:
             kv_parked=options.kv_parked if options.host_dir is not None and options.kv == "keep" else 0,
             vouch=lambda pid: main.vouch_for(pid) if main is not None else None,
         )
-        engine = known_engines.make(options.engine, setting)
+        with _heard(shim):
+            engine = known_engines.make(options.engine, setting)
         room = Room(setting, shim.failing, options.room_timeout_s) if options.host_dir is not None else None
         saves = partial(saving.save_if_missing, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s, room, saves)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import select
 import shutil
 import signal
@@ -14,7 +15,7 @@ from engine_shim.shell import paths
 from lockserver.rules import messages as lock_messages
 from sidecar.wire.frames import Channel
 from sidecar.wire.sockets import connect
-from tests.engine.kinds import TOY, Kind
+from tests.engine.kinds import TOY, Kind, there
 from tests.engine.shims import House, Program
 from tests.support.waiting import until
 
@@ -118,6 +119,13 @@ def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:
     last = second.said().splitlines()[-1]
     assert "another engine-shim runs engine a here" in last and str(a.pid) in last
     assert a.state()["deaths"] == 0
+
+
+@pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
+def test_what_is_wrong_with_an_engines_arguments_is_how_it_ended(house: House) -> None:
+    program = house.shim(Kind("reference", "reference", ("--kv-byts", "1MiB"), "/"), "a")
+    assert program.code() == 64
+    assert re.search(r"tree_ends .*why=\".*--kv-byts 1MiB", program.said()), program.said()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
