@@ -495,7 +495,7 @@ def test_what_failover_up_starts_for_the_first_time_is_no_alarm(house: House) ->
     assert facts.starting
     (house.faults("a") / "hang_init").unlink()
     until(lambda: whole(house), "the pair is whole")
-    assert UpFacts.read(house.run_dir) == replace(facts, starting=False)
+    until(lambda: UpFacts.read(house.run_dir) == replace(facts, starting=False), "up has seen it, too")
     (house.run_dir / UP_FACTS).unlink()
     until(lambda: re.search(answers, _shown(house), re.MULTILINE), "status knows of the door again")
     assert not up.dead
