@@ -190,23 +190,19 @@ class Work:
             self._gone(pod["metadata"]["uid"], stays=True)
 
     async def _read(self, pod: Object) -> None:
-        """A large patch takes a second, in which the Lease has to be renewed: a page of such pods would end each
-        leadership."""
+        """What a pod asks for changes with its node and its annotations alone, and so does why it is refused; it is
+        told of at each change of its status. A large patch takes a second, in which the Lease has to be renewed.
+        """
         said, uid = _said(pod), pod["metadata"]["uid"]
         if self._asks.get(uid, ((),))[0] != said:
             self._asks[uid] = said, await asyncio.to_thread(_asked, pod, self.options.settings.mode)
 
     def _ask(self, pod: Mapping[str, Any]) -> Ask:
-        """Reading a patch takes milliseconds, and a pod is told of at each change of its status. What it asks for
-        changes with its node and its annotations alone, and so does why it is refused.
-        """
-        said, uid = _said(pod), pod["metadata"]["uid"]
-        known = self._asks.get(uid)
-        if known is None or known[0] != said:
-            known = self._asks[uid] = said, _asked(pod, self.options.settings.mode)
-        if isinstance(known[1], Exception):
-            raise known[1].with_traceback(None)
-        return known[1]
+        """As it was read."""
+        _, found = self._asks[pod["metadata"]["uid"]]
+        if isinstance(found, Exception):
+            raise found.with_traceback(None)
+        return found
 
     def _gone(self, uid: str, *, stays: bool = False) -> None:
         self._asks.pop(uid, None)

@@ -22,8 +22,8 @@ from lockserver import observer as lockserver
 from sidecar.kernel import durable
 
 TIMEOUT_S = 2.0
-STARTING = "failover up is starting it"
-BY_ITSELF = "failover up starts it again by itself, and its output says why it ended"
+STARTING = "is starting it"
+BY_ITSELF = "starts it again by itself, and its output says why it ended"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 DOOR = "http://localhost:8000"
 """Where to ask for a door that no `failover up` has told of: its own default, and in a pod the chart's."""
@@ -148,8 +148,8 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:
     """That `failover up`, or `failover models up`, starts the parts that don't listen; empty where none runs."""
-    said = "" if up is None else STARTING if facts.starting else BY_ITSELF
-    return said.replace("failover up", "failover models up") if facts.models else said
+    command = "failover models up" if facts.models else "failover up"
+    return "" if up is None else f"{command} {STARTING if facts.starting else BY_ITSELF}"
 
 
 def devices(run_dir: Path) -> list[str]:

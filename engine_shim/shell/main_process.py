@@ -420,7 +420,7 @@ def _hint(why: str) -> Iterator[None]:
         timer.cancel()
 
 
-class _Heard:
+class _LastWords:
     """The standard error, which remembers its last words. A logger that is made meanwhile may have it for ever."""
 
     def __init__(self, stream: Any) -> None:
@@ -436,9 +436,9 @@ class _Heard:
 
 
 @contextlib.contextmanager
-def _heard(shim: membership.ShimConnection) -> Iterator[None]:
+def _told_what_its_parser_says(shim: membership.ShimConnection) -> Iterator[None]:
     """An engine's parser prints what is wrong with its arguments, and ends. The shim is told it, as any other end."""
-    heard = _Heard(sys.stderr)
+    heard = _LastWords(sys.stderr)
     try:
         with contextlib.redirect_stderr(cast(TextIO, heard)):
             yield
@@ -492,7 +492,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
             kv_parked=options.kv_parked if options.host_dir is not None and options.kv == "keep" else 0,
             vouch=lambda pid: main.vouch_for(pid) if main is not None else None,
         )
-        with _heard(shim):
+        with _told_what_its_parser_says(shim):
             engine = known_engines.make(options.engine, setting)
         room = Room(setting, shim.failing, options.room_timeout_s) if options.host_dir is not None else None
         saves = partial(saving.save_if_missing, setting)

@@ -510,7 +510,7 @@ def test_while_a_pair_starts_a_door_that_isnt_there_yet_is_no_alarm(
         assert main(["status", "--run-dir", str(tmp_path)]) == 1
         shown = capsys.readouterr().out
         who = pair_look.STARTING if starting else pair_look.BY_ITSELF
-        assert shown.count(f"; {who}") == 2 and shown.count("\nalarm ") == (0 if starting else 2), shown
+        assert shown.count(f"; failover up {who}") == 2 and shown.count("\nalarm ") == (0 if starting else 2), shown
 
 
 @chaos
