@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import UP_LOCK
@@ -100,7 +101,7 @@ class Tree:
 
     def say(self, name: str, line: str) -> None:
         """To a person; to a collector each line is an object: a program's own, or one with what it printed."""
-        if self._json and not line.startswith("{"):
+        if self._json and not _said_as_object(line):
             Log(name, json=True, stream=sys.stdout).info("printed", text=line)
             return
         try:
@@ -120,10 +121,7 @@ class Tree:
     def why(self, child: Child) -> str:
         """How it ended, and its last words."""
         line = self.last_words.get(child.name, "")
-        said = unquoted(line.partition(" why=")[2]) or line
-        if line.startswith("{"):
-            with contextlib.suppress(ValueError):  # it is cut off
-                said = str(json.loads(line).get("why", line))
+        said = str(_said_as_object(line).get("why", "")) or unquoted(line.partition(" why=")[2]) or line
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
 
     # -- the command's own -----------------------------------------------------------------------------------------
@@ -197,3 +195,12 @@ class Tree:
             self._said_why.add((child.name, self.last_words.get(child.name, "")))
         when = f" in {pause_s:g} s" if pause_s else ""
         self.say("up", f"{child.name} ended ({how}); it is started again{when}")
+
+
+def _said_as_object(line: str) -> dict[str, Any]:
+    """A line of a log for a collector. Empty if it is none: an engine prints what it likes, and long lines are cut."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict):
+            return found
+    return {}

@@ -48,6 +48,7 @@ from tests.support.waiting import DEADLINE_S, until
 chaos = pytest.mark.chaos
 REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+NO_OBJECTS = ['{"event": "cut o', "{'a': 1}", "7", '{"a":' * 10_000]
 TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
 
 
@@ -267,11 +268,22 @@ def test_what_a_part_has_said_as_an_object_is_told_as_a_sentence() -> None:
     tree = Tree([child := supervisor.Child("door", ("gateway",))], ())
     for line, said in (
         ('{"event": "cannot_start", "why": "the port is taken"}', "the port is taken"),
-        ('{"event": "cut o', '{"event": "cut o'),
         ('warning gateway cannot_start why="the port is taken"', "the port is taken"),
+        *((line, line) for line in NO_OBJECTS),
     ):
         tree.last_words[child.name] = line
         assert tree.why(child).endswith(f": {said}")
+
+
+def test_what_a_part_prints_that_is_no_object_is_put_into_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAILOVER_LOG_FORMAT", "json")
+    tree = Tree([supervisor.Child("door", ("gateway",))], ())
+    for line in (whole := '{"event": "ready"}', *NO_OBJECTS):
+        tree.say("door", line)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == whole and [json.loads(line)["text"] for line in rest] == NO_OBJECTS
 
 
 def main_of(up: Program, engine_id: str) -> Process:
