@@ -174,8 +174,8 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     signal.signal(signal.SIGTERM, before)
 
 
-def made(book: Notebook) -> tuple[main_process.Main, Engine, Lock]:
-    engine = Engine(book)
+def made(book: Notebook, kind: type[Engine] = Engine) -> tuple[main_process.Main, Engine, Lock]:
+    engine = kind(book)
     main = main_process.Main(engine, OWN, "engine-a", Shim(book), 7.0)  # type: ignore[arg-type]
     lock: Any = main.lock
     return main, engine, lock
@@ -231,9 +231,9 @@ def test_told_to_end_before_it_serves_it_ends_at_once(book: Notebook, at: str) -
     assert way(book)[way(book).index(at) + 1 :] == ["exit 0"]
 
 
-def switched(book: Notebook, *orders: str) -> list[str]:
+def switched(book: Notebook, *orders: str, kind: type[Engine] = Engine) -> list[str]:
     """What follows after these orders to an engine that serves, before it is told to end."""
-    main, _, _ = made(book)
+    main, _, _ = made(book, kind)
     for order in (*orders, "end"):
         main.orders.put(main_process.Order(order))
     main.live(None)
@@ -333,19 +333,25 @@ def test_the_drain_for_a_switchover_waits_until_the_endpoint_is_withdrawn_and_ha
     assert main.orders.get(timeout=20).what == "drained"
 
 
-def test_when_its_successor_is_ready_it_leaves_and_does_no_more_than_it_must(
-    book: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Engine, "granted", lambda self, token, proven: None, raising=False)
-    monkeypatch.setattr(Engine, "leave", lambda self: self.book.note("engine.leave"), raising=False)
-    main, _, _ = made(book)
+class Leaves(Engine):
+    """Which protocols a class has is remembered for it: so one that has more is a class of its own."""
+
+    def granted(self, token: int, proven: bool) -> None:
+        pass
+
+    def leave(self) -> None:
+        self.book.note("engine.leave")
+
+
+def test_when_its_successor_is_ready_it_leaves_and_does_no_more_than_it_must(book: Notebook) -> None:
+    main, _, _ = made(book, Leaves)
     for order in ("drain", "leave"):
         main.orders.put(main_process.Order(order))
     main.live(None)
     lines = way(book)
     assert lines[lines.index(SERVE[-1]) + 1 :] == ["lock.serving", f"draining {TOKEN}", "engine.leave"]
     book.lines.clear()
-    assert switched(book) == [*END[:-1], "engine.leave", END[-1]], "and so it does when it is told to end"
+    assert switched(book, kind=Leaves) == [*END[:-1], "engine.leave", END[-1]], "and so it does when it is told to end"
 
 
 def test_a_drain_that_fails_calls_the_switchover_off(book: Notebook) -> None:
@@ -396,21 +402,19 @@ def test_one_that_was_to_give_back_and_whose_time_is_over_ends_at_once(book: Not
 
 
 @pytest.mark.parametrize("second", [(1, 2, 3), (1, 2, 4)], ids=["the same", "another"])
-def test_before_it_serves_it_is_asked_what_it_always_answers(
-    book: Notebook, monkeypatch: pytest.MonkeyPatch, second: tuple[int, ...]
-) -> None:
+def test_before_it_serves_it_is_asked_what_it_always_answers(book: Notebook, second: tuple[int, ...]) -> None:
     answers = [(1, 2, 3), second]
 
-    def known(self: Engine) -> tuple[int, ...]:
-        self.book.note("engine.known")
-        return answers.pop(0)
+    class Known(Engine):
+        def known(self) -> tuple[int, ...]:
+            self.book.note("engine.known")
+            return answers.pop(0)
 
-    monkeypatch.setattr(Engine, "known", known, raising=False)
     if second == (1, 2, 3):
-        assert switched(book, "drain", "sleep") == [*SLEEP, *WAKE, "engine.known", *SERVE, *END]
+        assert switched(book, "drain", "sleep", kind=Known) == [*SLEEP, *WAKE, "engine.known", *SERVE, *END]
         return
     with pytest.raises(WokeWrong, match=r"answers \(1, 2, 4\) to what it answered \(1, 2, 3\) to"):
-        switched(book, "drain", "sleep")
+        switched(book, "drain", "sleep", kind=Known)
     assert way(book)[-1] == "engine.known", "and no client is admitted"
 
 
