@@ -2,8 +2,11 @@
 priority and a deadline, and a ladder goes on where a model can't.
 """
 
+import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from gateway.rules import events as e
 from gateway.rules import kinds
 from gateway.rules.demand import demand_of, shared, wedged
+from gateway.shell.router import Model, Router
 from pool.entries import ModelDemand, ModelOutlook, State
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
@@ -452,6 +456,21 @@ def test_models_whose_requests_begin_anew_share_the_longest_turn_where_they_shar
     assert found == {"a": 11_111, "b": 12_500, "c": 4166, "d": 25_000, "e": 0}
     assert sum(one.turn_ms for one in shared(demand, {}, 25.0).values()) == pytest.approx(25_000, abs=4), "each on all"
     assert shared(demand, {}, 100.0) == demand
+
+
+def test_the_pool_is_told_these_shares(tmp_path: Path) -> None:
+    it = world()
+    it.arrive(COMPLETION, {**BODY, "stream": False})
+    it.wait(9.0)
+    it.rest()
+    parts: Any = SimpleNamespace(bounds=e.Bounds(**POOL))
+    with asyncio.Runner() as runner:
+        router = Router(runner.get_loop(), tmp_path, parts)
+    for name in ("a", "b"):
+        pair: Any = SimpleNamespace(machine=it.machine, url="")
+        model = router.models[name] = Model(pair)
+        model.begins("a client", None)
+    assert [one.turn_ms for one in router.demand(it.now).values()] == [12_500, 12_500], "of 18 s that each asks for"
 
 
 @pytest.mark.parametrize(
