@@ -25,8 +25,8 @@ The client has the bytes that were passed on, and nothing takes them back. Every
    ends with an error.
 
 Its parts: `legs.py` has the table of phases, and the exchanges with the engine; `clients_part.py`, `continuing.py` and
-`comparing.py` each make an answer for the client of what comes; `delivery.py` has what was said to the client. How an
-answer can go on is said in `continuing.py`. Pure.
+`comparing.py` each make an answer for the client of what comes; `delivery.py` has what was said to the client,
+`own_turns.py` how long engines had it. How an answer can go on is said in `continuing.py`. Pure.
 """
 
 import math
@@ -43,13 +43,7 @@ from gateway.rules.continuing import Continuing, obstacle, recovery_of, tokens_t
 from gateway.rules.delivery import Delivery
 from gateway.rules.kinds import Api, Kind, Recovery
 from gateway.rules.legs import MAY_FOLLOW, WITH_AN_ENGINE, BrokenRule, Leg, Legs, Phase
-
-PART_FOR_ONE = 4
-"""A turn of one that begins anew takes at most the time for which requests wait for their turn, divided by this."""
-
-
-def longest_turn_s(bounds: e.Bounds) -> float:
-    return (bounds.turn_s or 0.0) / PART_FOR_ONE
+from gateway.rules.own_turns import OwnTurns
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -65,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Request:
     __slots__ = (
         "_asked_again", "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_of", "_out",
-        "_proven_at", "_restarts", "_spent_s", "_untold", "_vain_s", "account", "kind", "loaded", "max_len", "number",
+        "_proven_at", "_restarts", "_turns", "_untold", "account", "kind", "loaded", "max_len", "number",
         "phase", "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
@@ -100,12 +94,7 @@ class Request:
         self._asked_again = 0
         """The token of an engine that has said 503, and is asked once more."""
         self._restarts = 0
-        self._spent_s = 0.0
-        """The longest that an engine had it, where it then had to begin anew; else how long it took to come further,
-        if ever a turn was too short for that.
-        """
-        self._vain_s = 0.0
-        """How long engines had it, in the turns since the last in which it came further."""
+        self._turns = OwnTurns(bounds)
         self._out: list[e.Effect] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -152,12 +141,12 @@ class Request:
 
     @property
     def turn_s(self) -> float:
-        """How long its next engine has to have it, so that it comes further than with the last one; and no longer than
-        others can be kept waiting for one request. 0: it has come further, and can go on where it is.
+        """How long its next engine has to have it, so that it comes further than with the last one. 0: it has come
+        further, and can go on where it is.
         """
-        if not self._delivery.paused and self._spent_s and self._recovery() is Recovery.CONTINUED:
+        if not self._delivery.paused and self._turns.short_s and self._recovery() is Recovery.CONTINUED:
             return 0.0
-        return min(2 * self._spent_s, longest_turn_s(self._bounds))
+        return self._turns.next_s
 
     def _mind_silence(self, now: float) -> bool:
         """Comments keep the client's own time-out from ever passing; and what is elsewhere may have a next one."""
@@ -467,36 +456,25 @@ class Request:
     def _go_on(self, now: float, leased: bool = False, *, paused: bool = False) -> None:
         """Its engine is lost, or is to have it no more."""
         self._leave_engine()
-        spent_s, in_vain = now - self._asked_at, paused and self._delivery.paused
-        if paused:
-            self._vain_s = in_vain * (self._vain_s + spent_s)
+        had_s, read_s = now - self._asked_at, min(now, self._proven_at) - self._asked_at
+        further = not self._delivery.paused
         self._delivery.note_lost(now, leased)
         account = self.account
         recovery = self._recovery()
-        if recovery is Recovery.CONTINUED:
-            read_s = min(now, self._proven_at) - self._asked_at
-            self._spent_s = read_s if self._spent_s or read_s >= spent_s else 0.0
-        else:
-            self._spent_s = max(self._spent_s, spent_s)
+        goes_on = recovery is Recovery.CONTINUED
+        self._turns.ended(had_s, read_s, goes_on=goes_on, paused=paused, further=further)
         if recovery is None and not self.kind.repeatable:
             self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
         elif recovery is not None and account is not None and account.complete:
             self._close_stream(now)
         elif recovery is Recovery.ENDED:
             self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
-        elif recovery is not Recovery.CONTINUED and in_vain and (turns := self._too_short(spent_s)):
+        elif paused and not (goes_on or further) and (turns := self._turns.too_short(had_s)):
             self._end_badly(f"it begins anew after each pause, and came no further in {turns}")
         else:
             if recovery is None:
                 self._restarts += 1
             self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
-
-    def _too_short(self, spent_s: float) -> str:
-        """In which turns it came no further, if that is enough of them."""
-        most_s, vain_s = self._bounds.turn_s or math.inf, self._vain_s
-        if spent_s >= most_s / PART_FOR_ONE:
-            return f"a turn of {spent_s:.0f} s"
-        return f"turns of {vain_s:.0f} s together" if vain_s >= most_s else ""
 
     def _leave_engine(self) -> None:
         self._out += [*self._legs.drop_all(), e.DoneWithEngine(self.number)]

@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.rules import demand, errors, kinds, remote, routing, wishes
 from gateway.rules import events as e
-from gateway.rules.request import longest_turn_s
+from gateway.rules.own_turns import longest_turn_s
 from gateway.shell.pair import Client, Headers, Pair
 from pool.client import Listing, ModelDemand, ModelOutlook, Models, News, Outlook, PoolClient, State
 from pool.entries import Entry, Profile
