@@ -148,40 +148,30 @@ NOT_FOR_THE_CORE: dict[str, set[str]] = {
 
 
 @cache
-def parsed(source: str) -> ast.Module:
-    """Once for each source: most tests here ask about all of them."""
-    return ast.parse(source)
+def statements(source: str, *, top_level_only: bool) -> list[ast.Import | ast.ImportFrom]:
+    """What imports something, wherever it is; or what does so when the module is imported, so that what is in functions
+    doesn't count, nor what only a type checker sees."""
+    queue: list[ast.AST] = [ast.parse(source)]
+    for node in queue:  # which grows meanwhile
+        if top_level_only and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if not (top_level_only and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            queue += getattr(node, "body", [])
+        for further in ("orelse", "handlers", "finalbody", "cases"):
+            queue += getattr(node, further, [])
+    return [node for node in queue if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def imports(source: str, module: str, *, top_level_only: bool = False) -> set[str]:
     """Every module that this source imports, by full name. `from package import x` counts as package.x."""
-    tree = parsed(source)
     found: set[str] = set()
-    for node in _outside_functions(tree) if top_level_only else ast.walk(tree):
+    for node in statements(source, top_level_only=top_level_only):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = _absolute(node, module)
             inside = base in OURS or base.partition(".")[2] in ROOMS | FLOORS
             found |= {f"{base}.{alias.name}" for alias in node.names} if inside else {base}
-    return found
-
-
-def _outside_functions(tree: ast.Module) -> list[ast.stmt]:
-    """What runs on import: not what is in functions, nor what only a type checker sees."""
-    found: list[ast.stmt] = []
-    queue: list[ast.stmt] = list(tree.body)
-    while queue:
-        node = queue.pop()
-        found.append(node)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            queue += node.orelse
-            continue
-        queue += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
-        if isinstance(node, ast.Try):
-            queue += [statement for handler in node.handlers for statement in handler.body]
     return found
 
 
@@ -228,7 +218,7 @@ def impurities(source: str, module: str) -> set[str]:
             wrong |= {name} if not within(name, PURE_GROUND) and not is_pure(name) else set()
         elif within(name, {package}) and name != package and package != GROUND_FLOOR and not is_pure(name):
             wrong.add(name)
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == FRAMES:
             wrong |= {f"{FRAMES}.{alias.name}" for alias in node.names if alias.name not in PURE_OF_FRAMES}
         elif isinstance(node, ast.Import):
@@ -255,10 +245,10 @@ def circles(sources: dict[str, str]) -> list[list[str]]:
 def _within_package(source: str, module: str, sources: dict[str, str]) -> set[str]:
     """The modules among the sources that this one imports. A package's own name stands for its `__init__`."""
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in statements(source, top_level_only=False):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = _absolute(node, module)
             found |= {
                 f"{base}.{alias.name}" if _known(f"{base}.{alias.name}", sources) else base for alias in node.names
@@ -490,7 +480,7 @@ def test_a_test_takes_a_thing_from_where_it_lives() -> None:
     """`import X as X` makes a second place for it."""
     twice = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
+        for node in statements(path.read_text(encoding="utf-8"), top_level_only=False):
             if isinstance(node, ast.ImportFrom):
                 again = [alias.name for alias in node.names if alias.asname == alias.name]
                 twice += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in again]

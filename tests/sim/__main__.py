@@ -10,6 +10,7 @@ One seed is one schedule and replays exactly. Exits 1 when something that must h
 import argparse
 import gc
 import json
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from tests.sim.vram_world import VramWorld
 from tests.sim.world import World
 
 CHUNK = 250
+"""At most: of few schedules each process gets a share."""
 STUCK_S = 60
 """A schedule takes milliseconds: one that takes so long goes round in a circle, and is a finding like any other."""
 SAYS_SO_EVERY_S = 60
@@ -148,7 +150,8 @@ def main() -> int:
 
 def _run(name: str, seeds: range, jobs: int) -> Outcome:
     total = Outcome()
-    chunks = [(name, seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
+    size = min(CHUNK, math.ceil(len(seeds) / (8 * jobs)))
+    chunks = [(name, seeds[at : at + size]) for at in range(0, len(seeds), size)]
     on_a_terminal, said = sys.stderr.isatty(), time.monotonic()
     with ProcessPoolExecutor(jobs, initializer=_worker_begins) as pool:
         for done in as_completed([pool.submit(run_seeds, chunk) for chunk in chunks]):
