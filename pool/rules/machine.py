@@ -24,7 +24,8 @@ doors and people are told.
  8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
  9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
     program has some of it, say): others are put to sleep for it, too, by rule 6. So they are for one that loads and
-    whose weights come back from host memory (its engine has died, say), for which there is no room.
+    whose weights come back from host memory (its engine has died, say), for which there is no room. What is in use
+    without a lease while a `command` is awake is its own, but for what was there without it: nothing measures it.
 10. A model that had no request for its keep-alive is put to sleep; one that was asleep for `stop_after_s` is ended; and
     no more engines are asleep than the budget in bytes allows, by device and of the host's memory.
 11. A model that couldn't be started or waked, or whose engines end again and again as they wake, is put to sleep and
@@ -107,7 +108,7 @@ class Machine:
         self.context.begin(time)
         _HANDLERS[type(event)](self, event)
         self._forget()
-        self.picture.weigh()
+        self.picture.weigh(self.context.now)
         self._settle()
         self._end_pauses()
         self._end_waits()

@@ -180,6 +180,8 @@ class Model:
     """It has failed, and isn't tried again before; then it is as if it had not."""
     why_failed: str = ""
     leases: Mapping[str, int] = field(default_factory=dict)
+    beyond_lease: dict[str, int] = field(default_factory=dict)
+    """What a `command` that is awake uses besides, as far as can be seen."""
     lacking: Mapping[str, int] = field(default_factory=dict)
     """It waits in the ledger, and so much of each device is missing."""
     lacks_since: float = math.inf
@@ -307,10 +309,9 @@ class Model:
         return asleep or self.needs(most) if state is State.LOADING else asleep
 
     def needs(self, most: Mapping[str, int]) -> Mapping[str, int]:
-        known = self.learned.bytes or self.rules.bytes
-        return known or {
-            device: max(most.get(device, 0) - self.parked.get(device, 0), 0) for device in self.rules.devices
-        }
+        if known := self.learned.bytes or self.rules.bytes:
+            return {device: size + self.beyond_lease.get(device, 0) for device, size in known.items()}
+        return {device: max(most.get(device, 0) - self.parked.get(device, 0), 0) for device in self.rules.devices}
 
     # -- transitions -----------------------------------------------------------------------------------------------
 

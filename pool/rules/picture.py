@@ -8,6 +8,9 @@ from pool.rules.events import HOST, HostRules, WeightsSeen
 from pool.rules.model import ON_DEVICE, READS, Model, Region
 from pool.rules.turns import SwapBudget
 
+SEEN_S = 5.0
+"""What a `command` has had isn't in use any more after that."""
+
 
 @dataclass
 class Picture:
@@ -21,6 +24,8 @@ class Picture:
     """The ledger's; None while it doesn't answer."""
     foreign: dict[str, int] = field(default_factory=dict)
     """What of each device is in use without a lease."""
+    others: dict[str, int] = field(default_factory=dict)
+    """What of that was there without any `command`, too."""
     most: dict[str, int] = field(default_factory=dict)
     """What all models together may have, with the budget of those that are asleep."""
     beside_weights: dict[str, int] = field(default_factory=dict)
@@ -48,16 +53,31 @@ class Picture:
             return "the ledger doesn't answer: no engine is started, waked or put to sleep until it is back"
         return "" if self.settled else "the pool has just begun, and looks what runs"
 
-    def weigh(self) -> None:
+    def weigh(self, now: float) -> None:
         """After each event."""
         taken = together(region.here for region in self.regions.values())
         self.most, self.beside_weights = {}, {}
         for device, size in (self.room or {}).items():
             here = (self.gms[device].here or {}) if device in self.gms else {}
             of_no_model = sum(size for name, size in here.items() if name not in self.regions)
-            self.most[device] = most = max(size - of_no_model, 0)
+            self.most[device] = most = max(size + self._of_commands(device, now) - of_no_model, 0)
             self.beside_weights[device] = most - taken.get(device, 0)
         self.most |= {of_sleepers(device): most for device, most in self.host.asleep.items()}
+
+    def _of_commands(self, device: str, now: float) -> int:
+        """What is in use without a lease, and goes with a `command`: what one takes is never measured."""
+        foreign = self.foreign.get(device, 0)
+        commands = [one for one in self.models.values() if one.rules.entry.command and device in one.rules.devices]
+        on_it = [one for one in commands if one.state in (*ON_DEVICE, State.DRAINING)]
+        for one in commands:
+            one.beyond_lease.pop(device, None)
+        if on_it:
+            self.others[device] = min(self.others.get(device, 0), foreign)
+            on_it[0].beyond_lease[device] = foreign - self.others[device]
+            return foreign - self.others[device]
+        if all(one.was is one.state and now >= one.since + SEEN_S for one in commands):
+            self.others[device] = foreign
+        return 0
 
     def taken(self) -> dict[str, int]:
         """What all models have, or will when what is under way is done."""

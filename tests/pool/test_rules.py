@@ -444,6 +444,47 @@ def test_a_model_that_waits_in_the_ledger_in_vain_has_others_put_to_sleep_for_it
     assert pool.state("c") is State.AWAKE and pool.wishes() == []
 
 
+@pytest.mark.parametrize("known", [0, 10], ids=["unknown", "too small"])
+def test_what_is_in_use_without_a_lease_is_the_commands_that_is_awake_but_for_what_was_there_without_it(
+    known: int,
+) -> None:
+    """Its own memory counted as another program's: for the other there was no room, for ever."""
+
+    def uses(foreign: int) -> None:
+        pool.feed(e.LedgerSeen({GPU: 100 - foreign}, foreign={GPU: foreign}))
+
+    pool = Pool(sizes={"a": known}, entries={"a": {"command": ["a", "{port}"]}})
+    pool.awake("a")
+    uses(90)
+    pool.advance(10)
+    pool.wants("b")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    uses(90)
+    assert pool.machine.picture.most[GPU] == 100, "it has it yet"
+    pool.sleeps("a", after=6)
+    uses(90)
+    assert pool.machine.picture.most[GPU] == 10 and not pool.machine.models["a"].beyond_lease, "it isn't awake"
+    pool.wakes("b")
+    pool.wants("b", waiting=0)
+    pool.wants("a")
+    pool.sleeps("b")
+    pool.wakes("a")
+    uses(90)
+    assert pool.machine.picture.most[GPU] == 100, "what was seen right after its sleep was its own, too"
+    pool.wants("a", waiting=0)
+    pool.asks("sleep", "a")
+    pool.sleeps("a")
+    pool.advance(10)
+    uses(50)
+    pool.asks("wake", "a")
+    pool.wakes("a")
+    uses(90)
+    assert pool.machine.picture.most[GPU] == 50, "so much is another program's"
+    uses(40)
+    uses(90)
+    assert pool.machine.picture.most[GPU] == 60, "and less now"
+
+
 # -- 10: idle, and the budget ---------------------------------------------------------------------------------------
 
 
