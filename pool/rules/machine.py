@@ -20,7 +20,8 @@ doors and people are told.
     `loaded_at_least_s`.
  7. A turn follows from what swaps cost, loads too, and the share of time that they may take (`turns.py`); a deadline
     that would be missed and `longest_wait_s` shorten it. Where a request can't go on where it was, and begins anew, its
-    model's next turn is twice as long as the one that was in vain: else it would never end.
+    model's next turn is twice as long as the one that was in vain: else it would never end. An engine that takes over
+    from another has what is left of its turn.
  8. The victims' sleep and the wake are wished at once: the ledger makes the one wait for the other.
  9. A model that waits in the ledger though nothing sleeps for it any more takes more than was thought (another
     program has some of it, say): others are put to sleep for it, too, by rule 6. So they are for one that loads and
@@ -493,7 +494,7 @@ class Machine:
         devices = {device for name in step.sleep for device in self.models[name].rules.devices}
         down = [self.models[name] for name in step.sleep]
         busy = any(one.demand.busy for one in down)
-        long = [one.since for one in down if one.demand.turn_s > step.cost_s / self.picture.budget.share]
+        long = [one.turn_at for one in down if one.demand.turn_s > step.cost_s / self.picture.budget.share]
         self.picture.budget.spend(devices, step.cost_s, now, borrows=busy, since=min(long, default=math.inf))
         if step.sleep:
             self.swapped = [*(one for one in self.swapped if one[0] > now - SHARE_OF_S), (now, step.cost_s, devices)]
@@ -557,6 +558,10 @@ class Machine:
             if state is State.ASLEEP and model.started_at is not None:
                 self._learn(model, load_s=averaged(model.learned.load_s, now - model.started_at))
                 model.started_at, model.fresh = None, True
+            if state is State.AWAKE:
+                model.turn_at = min(model.turn_at, now)
+            elif state not in (State.WAKING, State.DRAINING):
+                model.turn_at = math.inf
             model.was, model.since = state, now
             self.context.changed = True
 

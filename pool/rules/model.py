@@ -149,6 +149,8 @@ class Model:
     """When its last answer had ended, or was paused: its sleep begins."""
     since: float = 0.0
     """When the state became what it is."""
+    turn_at: float = math.inf
+    """When it was waked: an engine that takes over from another goes on with its turn."""
     was: State = State.OFF
     used_at: float = -math.inf
     gap_s: float = math.inf

@@ -87,7 +87,7 @@ def may_sleep(up: Model, down: Model, price: float, host: HostRules, budget: Swa
         at = math.inf if waits else down.since + max(down.wake_s, BEGIN_S)
         return When(at, at)
     cost, devices = cost_of(up, down), down.rules.devices
-    least = max(down.since + down.rules.entry.loaded_at_least_s, down.sleep_at)
+    least = max(down.turn_at + down.rules.entry.loaded_at_least_s, down.sleep_at)
     if not down.demand.busy:
         idle = max(down.used_at, down.since)
         if up.name == host.default and lazy(up):
@@ -104,7 +104,7 @@ def may_sleep(up: Model, down: Model, price: float, host: HostRules, budget: Swa
     takes = host.drain_s + cost
     urgent = up.demand.priority < down.demand.priority
     at = budget.when(devices, price, -price if urgent else price, now)
-    at = at if urgent else max(at, down.since + down.demand.turn_s)
+    at = at if urgent else max(at, down.turn_at + down.demand.turn_s)
     if at + cost > up.demand.deadline >= now + takes:  # it would come too late, and needn't
         at = budget.when(devices, price, -price, now)
     if host.longest_wait_s is not None:

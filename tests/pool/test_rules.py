@@ -389,6 +389,33 @@ def test_after_a_turn_that_was_long_for_what_begins_anew_the_other_has_a_whole_o
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
+@pytest.mark.parametrize("promise", ["for what begins anew", "by its entry"])
+@pytest.mark.parametrize("how", ["dies", "switchover"])
+def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promise: str) -> None:
+    """Each that did began a turn of its own: where engines ended sooner than that, no other model had one."""
+    long = promise == "for what begins anew"
+    pool = Pool(costs=(0.6, 0.4), drain_s=0.0, entries={} if long else {"a": {"loaded_at_least_s": 20.0}})
+    pool.awake("a", ModelDemand(streaming=1, turn_ms=20_000 if long else 0))
+    pool.machine.picture.budget._saved[GPU] = -0.5, pool.now
+    pool.wants("b")
+    for token in range(1, 4):
+        pool.advance(6)
+        if how == "dies":
+            pool.lock("a", resting=False, token=token)
+        pool.lock("a", resting=False, held=True, serving=True, token=token)
+        assert pool.wishes() == []
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+    left = pool.machine.picture.budget.left([GPU], 1.0, pool.now)
+    assert not long or left == pytest.approx(0.0, abs=0.2), "what the long turn has earned was for this swap"
+    pool.feed(e.LockAnswered("a", False, "a ended by itself; the next that is ready takes over"))
+    pool.feed(e.LockAnswered("b", True))
+    pool.lock("b", resting=False, held=True)
+    pool.room(b=60)
+    pool.advance(12)
+    assert pool.wishes() == [("sleep", "a")]
+
+
 # -- 8: both at once -----------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ def model(
 ) -> Model:
     rules = e.ModelRules(entry=Entry(name=name, **(entry or {})), devices=("gpu",), bytes={"gpu": 60})
     made = Model(rules, Region(name), child=e.Child(True), view=SERVING, away=False, since=NOW - 100, used_at=NOW - 50,
-                 begun=True, learned=e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S))  # fmt: skip
+                 turn_at=NOW - 100, begun=True, learned=e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S))  # fmt: skip
     made.demand = Demand(**(demand or {}))
     for key, value in more.items():
         setattr(made, key, value)
