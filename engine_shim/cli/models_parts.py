@@ -31,6 +31,8 @@ BASE = (LOCK, LEDGER, GMS)
 ROOM_S = 10.0
 """Beside another's drain a wake waits no longer for memory: then it has failed, others go on, and it is tried again."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LOADS = {"FAILOVER_WAKING_TIMEOUT_S": "600"}
+"""A command's wake is its start, with all that it loads."""
 CALLED = {"vllm": "--served-model-name", "reference": "--model"}
 """By which each engine is told what it is called: the door asks for it by that name."""
 
@@ -119,7 +121,8 @@ def engines(options: Options, entry: Entry, devices: list[str]) -> list[Child]:
         called = (CALLED[entry.engine], entry.name) if entry.engine in CALLED else ()
         own = entry.command or (*entry.arguments, *called)
         words = (*who, *place, *how, *named, *snapshot, *parked, *health, "--", *own)
-        its = {**environment, **entry.environment, **told}
+        loads = LOADS if entry.command and LOADS.keys().isdisjoint(options.environment) else {}
+        its = {**loads, **environment, **entry.environment, **told}
         found.append(Child(name, ("engine_shim", *words), its, _kept(options)))
     return found
 

@@ -185,3 +185,24 @@ def test_none_of_many_models_leases_elsewhere_than_its_pool_knows() -> None:
     options = Options(Path("run"), Path("file"), ModelsFile(), ("host:a", "host:b"), ("127.0.0.1", 1), 1.0)
     (child,) = engines(options, model, ["host:b"])
     assert child.environment == {"REFERENCE_DEVICES": "host:b", "X": "y"}
+
+
+@pytest.mark.parametrize(
+    ("here", "its_own", "most_s"),
+    [
+        ({}, {}, "600"),
+        ({"FAILOVER_ENGINES_WAKING_TIMEOUT_S": "900"}, {}, "900"),
+        ({"FAILOVER_WAKING_TIMEOUT_S": "900"}, {}, None),
+        ({}, {"FAILOVER_WAKING_TIMEOUT_S": "30"}, "30"),
+    ],
+)
+def test_one_of_many_models_has_time_to_load_as_it_wakes(
+    here: dict[str, str], its_own: dict[str, str], most_s: str | None
+) -> None:
+    """One that loads for more than a minute was killed at each wake, and never served."""
+    options = Options(Path("run"), Path("file"), ModelsFile(), ("cuda",), ("127.0.0.1", 1), 1.0, here)
+    command = Entry(name="it", engine="command", command=["llama-server", "{port}"], environment=its_own)
+    (child,) = engines(options, command, ["GPU-a"])
+    assert child.environment.get("FAILOVER_WAKING_TIMEOUT_S") == most_s
+    (child,) = engines(options, Entry(name="it", engine="vllm"), ["GPU-a"])
+    assert child.environment.get("FAILOVER_WAKING_TIMEOUT_S") in (None, here.get("FAILOVER_ENGINES_WAKING_TIMEOUT_S"))
