@@ -301,7 +301,7 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     pool = replace(POOL, bindings={id: "r"}, port=80)
     it = _machine(requester, pool, e.Tells("p", Told({id: Instance(id, State.AWAKE, frozenset("0"), port=9)})))
     _done(it, e.Query(requester), has=("0",))
-    target = Target(f"http://10.0.0.2:80/failover/models/{id}/ready", "http://10.0.0.2:80/failover/models?watch=1",
+    target = Target(f"http://10.0.0.2:9/failover/models/{id}/ready", "http://10.0.0.2:9/failover/models?watch=1",
                     "10.0.0.2", 9)  # fmt: skip
 
     def phase(it: Machine) -> Phase:
