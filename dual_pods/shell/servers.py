@@ -150,8 +150,7 @@ class Servers:
     async def _order(self, order: e.Order) -> None:
         what, at, model = order.what, partial(url, order.server.ip, order.server.port), f"{_MODELS}/{order.instance}"
         if not order.server.pool:
-            path = "/wake_up" if what == "wake" else "/sleep?level=1"
-            await self._ask("POST", at(path), timeout_s=WAKE_S)
+            await self._ask("POST", at("/wake_up" if what == "wake" else "/sleep?level=1"), timeout_s=WAKE_S)
         elif what == "delete":
             await self._ask("DELETE", at(model), key=self._key)
         else:
