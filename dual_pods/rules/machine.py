@@ -123,6 +123,8 @@ class Machine:
         if isinstance(pod, Requester):  # one that is new was made now, whatever the API server's clock says since
             made = before.created if isinstance(before, Requester) else now if self.listed else min(pod.created, now)
             place.requesters[pod.uid] = replace(pod, created=made)
+            if before is not None and before.ip != pod.ip:  # its last answer may have been another pod's
+                place.accelerators.pop(pod.uid, None)
             if pod.ready:
                 place.unready_since.pop(pod.uid, None)
             else:
@@ -226,7 +228,8 @@ class Machine:
             self._failed(place, key, event.error, now)
         elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
             del place.tries[key]
-            if isinstance(effect, e.Query):  # and what it says of memory may be asked for again in a moment
+            if isinstance(effect, e.Query) and effect.requester.ip == place.requesters[key[1]].ip:
+                # And what it says of memory may be asked for again in a moment.
                 place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts
@@ -241,8 +244,7 @@ class Machine:
         first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
         if key[0] in _OVER_WHEN_ANSWERED:  # and a requester waits
             first_s, most_s = QUICK_S, first_s
-        pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
-        place.tries[key] = Try(False, failures, now + pause_s, why)
+        place.tries[key] = Try(False, failures, now + min(first_s * 2 ** min(failures - 1, 20), most_s), why)
 
 
 def newer(version: str, than: str) -> bool:

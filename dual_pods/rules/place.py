@@ -150,7 +150,7 @@ class View:
         accelerators, marked = self.place.accelerators.get(uid), requester.marks.get(names.INSTANCE, "")
         promised = [i for s in self.running for i, each in s.bindings.items() if each == uid]
         if accelerators is None:  # a new controller hasn't asked yet: it has what it was bound to
-            return marked or next(iter(promised), "")
+            return marked if marked in promised else next(iter(promised), "")
         if marked in promised and requester.marks.get(names.ACCELERATORS) == ",".join(accelerators):
             return marked  # what was bound is frozen, but for some of its spec: that is no other wish
         return names.instance_id(requester.ask.wish, self.place.name, accelerators)

@@ -436,7 +436,7 @@ class Plan:
         if server.pool:
             if not it.port:
                 return Phase.WAKING, f"instance {it.id} is awake, and server pod {server.name} gives it no port yet"
-            models = f"http://{host}:{server.port}/failover/models"
+            models = f"http://{host}:{it.port}/failover/models"  # where its ports lead: else it is ready in vain
             target = Target(f"{models}/{it.id}/ready", f"{models}?watch=1", server.ip, it.port)
         else:
             target = Target(f"http://{host}:{server.probe[0]}{server.probe[1]}", "", server.ip)

@@ -86,18 +86,16 @@ class Lease:
                 raise
             found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
             write = ("POST", self._all)
-        spec = self._leading.read(found, time.monotonic(), time.time(), renews=renews)
+        spec = self._leading.read(found, time.monotonic(), time.time() + self._kube.ahead_s, renews=renews)
         if spec is None:
             return False
         began = time.monotonic()
         try:
             lease = await self._kube.ask(*write, {**found, "spec": spec}, timeout_s=timeout_s)
         except Refused as refused:
-            if known is not None and refused.code in (404, 409):  # it isn't as it was
-                return await self._try(renews=True, timeout_s=timeout_s)
-            if refused.code != 409:
+            if refused.code != 409 and (write[0], refused.code) != ("PUT", 404):
                 raise
-            return False  # another one was first
+            return known is not None and await self._try(renews=True, timeout_s=timeout_s)  # it isn't as it was
         self._written = lease
         self._leading.wrote(lease, began, time.monotonic())
         return True

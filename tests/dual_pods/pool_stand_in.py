@@ -185,7 +185,10 @@ class Pool:
         model.port = listener.getsockname()[1]
 
         def complete(request: Request, reply: Reply) -> None:
-            reply.send(200, msgspec.json.encode({"model": name}), _JSON)
+            if request.path.startswith("/failover/"):
+                self.handle(request, reply)
+            else:
+                reply.send(200, msgspec.json.encode({"model": name}), _JSON)
 
         model.server = HttpServer(asyncio.get_running_loop(), complete, lambda status, why: why.encode(), Limits())
         await model.server.listen(listener)

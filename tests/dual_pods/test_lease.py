@@ -20,6 +20,7 @@ class Kube:
 
     def __init__(self) -> None:
         self.lease: Object = {}
+        self.ahead_s = 0.0
         self.versions = 0
         self.asked: list[str] = []
 
@@ -67,6 +68,43 @@ def test_a_lease_that_was_deleted_brings_no_token_back_whatever_the_clocks_say(
         kube.lease["spec"]["acquireTime"] = _OLD
         await second.acquire()
         assert second.token > before
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("clock", [-3600, 0, 3600])
+def test_nor_does_one_that_another_controller_has_never_seen(clock: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All controllers have the API server's clock."""
+    kube, now = Kube(), time.time()
+    first, second = _lease(kube, "first"), _lease(kube, "second")
+    monkeypatch.setattr(time, "time", lambda: now)
+    asyncio.run(first.acquire())
+    kube.lease, kube.ahead_s = {}, -clock
+    monkeypatch.setattr(time, "time", lambda: now + clock)
+    asyncio.run(second.acquire())
+    assert first.token <= second.token < first.token + 2
+
+
+def test_one_that_is_deleted_before_it_can_be_written_is_lost_or_another_ones_and_no_fault() -> None:
+    """Else an order to an engine would count as carried out, as where its pod is gone."""
+    kube, gone = Kube(), list[str]()
+    it = _lease(kube, "it")
+    ask = kube.ask
+
+    async def deletes(method: str, *args: Any, **more: Any) -> Object:
+        answer = await ask(method, *args, **more)
+        if method == "GET":
+            gone.append(method)
+            kube.lease = {}
+        return answer
+
+    async def run() -> None:
+        await it.acquire()
+        it._written = None  # its last renewal went unanswered
+        kube.ask = deletes  # type: ignore[method-assign]
+        assert not await it.renew() and gone == ["GET"]
+        kube.ask = ask  # type: ignore[method-assign]
+        await it.acquire()
 
     asyncio.run(run())
 

@@ -244,6 +244,19 @@ def test_what_is_tried_for_one_pod_is_forgotten_with_it_and_with_no_other() -> N
     assert queries == {("query", "r"): 1}
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_said_at_an_address_that_a_requester_has_no_more_may_be_another_pod_s(late: bool) -> None:
+    """Its sandbox was made anew while the watch was cut, and its first address is given on."""
+    it = _machine(REQUESTER, POOL, e.Tells("p", Told({})))
+    moved = replace(REQUESTER, ip="10.0.0.9", version="8")
+    effects = it.feed(moved, 1.0) if late else []
+    effects += it.feed(e.Done(e.Query(REQUESTER), "", ("1",)), 1.0)
+    effects += [] if late else it.feed(moved, 2.5)
+    assert e.Query(moved) in effects and "r" not in it.places["n"].accelerators
+    _done(it, e.Query(moved), now=3.0, has=("0",))
+    assert it.places["n"].accelerators == {"r": ("0",)}
+
+
 def test_a_pause_grows_to_its_bound_and_is_short_where_a_requester_waits_for_an_answer() -> None:
     it = _machine(REQUESTER, pause_s=1.0, pause_most_s=60.0)
     place = it.places["n"]
@@ -301,7 +314,7 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     pool = replace(POOL, bindings={id: "r"}, port=80)
     it = _machine(requester, pool, e.Tells("p", Told({id: Instance(id, State.AWAKE, frozenset("0"), port=9)})))
     _done(it, e.Query(requester), has=("0",))
-    target = Target(f"http://10.0.0.2:80/failover/models/{id}/ready", "http://10.0.0.2:80/failover/models?watch=1",
+    target = Target(f"http://10.0.0.2:9/failover/models/{id}/ready", "http://10.0.0.2:9/failover/models?watch=1",
                     "10.0.0.2", 9)  # fmt: skip
 
     def phase(it: Machine) -> Phase:

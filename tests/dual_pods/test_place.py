@@ -97,7 +97,9 @@ def test_a_requester_that_a_new_controller_hasn_t_asked_yet_has_what_it_was_boun
     bound = replace(POOL, bindings={"i1": "other", "i2": "r"})
     assert _view(bound, REQUESTER, has=None).wished("r") == "i2"
     marked = replace(REQUESTER, marks={names.INSTANCE: "i3"})
-    assert _view(bound, marked, has=None).wished("r") == "i3"
+    twice = replace(bound, bindings={**bound.bindings, "i3": "r"})
+    assert _view(twice, marked, has=None).wished("r") == "i3"
+    assert _view(bound, marked, has=None).wished("r") == "i2", "its label is from before, and follows the promise"
     assert _view(POOL, REQUESTER, has=None).wished("r") == ""
     frozen = replace(REQUESTER, marks={names.INSTANCE: "i2", names.ACCELERATORS: "0"})
     assert _view(bound, frozen).wished("r") == "i2", "a sidecar's image may have been changed since"

@@ -538,7 +538,7 @@ def test_one_that_doesn_t_run_and_is_promised_to_none_goes(why: str) -> None:
 @pytest.mark.parametrize(("ip", "host"), [("10.0.0.2", "10.0.0.2"), ("fd00::2", "[fd00::2]")])
 def test_a_requester_is_told_where_its_instance_is(ip: str, host: str) -> None:
     plan = _plan(REQUESTER, replace(BOUND, ip=ip), told=[_it(state=State.AWAKE, port=9)])
-    models = f"http://{host}:80/failover/models"
+    models = f"http://{host}:9/failover/models"
     assert _of(plan, Relay) == [Relay(REQUESTER, Target(f"{models}/{QWEN}/ready", f"{models}?watch=1", ip, 9))]
     assert _waits(plan, Phase.WAKING, f"it is being told that instance {QWEN} is awake")
     single = replace(SINGLE, ip=ip, probe=(7, "/up"), bindings={QWEN: "r"})

@@ -146,6 +146,34 @@ def test_a_kill_9_of_the_pool_wakes_none_that_sleeps_beside_the_one_that_is_awak
     assert _token(sleeps) == before
 
 
+def test_a_requester_is_ready_only_where_its_ports_lead_to_its_instance(it: Cluster) -> None:
+    """A pool's door that begins anew has other ones for its models, and only a controller tells which."""
+    _request(it, "a", "qwen", 1)
+    before = _text(it, "a", "qwen")
+    it.kill_controllers()
+    [pod] = it.servers()
+    [door] = _parts_of(it, pod, b"\0-m\0gateway\0")
+    os.kill(door, signal.SIGKILL)
+    until(lambda: not it.is_ready("a"), "kubelet hears that it isn't Ready")
+    until(lambda: _is_awake(it), "the next door leads to its instance, and it doesn't")
+    assert not it.is_ready("a")
+    it.controller()
+    it.until_ready("a")
+    assert _text(it, "a", "qwen") == before
+
+
+def _is_awake(it: Cluster) -> bool:
+    with contextlib.suppress(OSError):
+        return it.states() == ["awake"]
+    return False
+
+
+def _parts_of(it: Cluster, pod: dict[str, Any], words: bytes) -> list[int]:
+    """The processes of a server pod whose command has these."""
+    every = process_tree.descendants(it.running[pod["metadata"]["uid"]].process.pid)
+    return [pid for pid in every if words in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def _pid_of(path: Path) -> int:
     """Of the process that listens there."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as it, contextlib.suppress(OSError):
@@ -201,11 +229,7 @@ def test_a_pool_that_hangs_behind_its_door_is_heard_before_its_accelerator_is_gi
         _gone(it, name)
         until(lambda: {*it.states()} == {"asleep"}, "its instance sleeps")
     [pod] = it.servers()
-    [pool] = [
-        pid
-        for pid in process_tree.descendants(it.running[pod["metadata"]["uid"]].process.pid)
-        if b"\0-m\0pool\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    [pool] = _parts_of(it, pod, b"\0-m\0pool\0")
     os.kill(pool, signal.SIGSTOP)
     try:
         _create(it, "qwen", "qwen", 0, memory="90MiB")

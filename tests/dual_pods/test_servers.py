@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dual_pods.rules.events import Event, Order, Tells
-from dual_pods.rules.facts import Server
+from dual_pods.rules.facts import Requester, Server
 from dual_pods.shell import servers
 from dual_pods.shell.servers import TOKEN, Failed, Servers
 from pool.entries import State
+from sidecar.http.http_client import Unanswered
 from sidecar.http.http_exchange import Reply, Request
 from sidecar.http.http_server import HttpServer, Limits
 from sidecar.wire import tcp
@@ -124,5 +125,23 @@ def test_one_that_breaks_off_may_do_anything() -> None:
         await engine.until((State.ASLEEP, ""))
         engine.breaks = True
         await engine.until(None)
+
+    _with(check)
+
+
+def test_what_is_too_long_for_an_answer_is_not_read() -> None:
+    """No Lease is renewed while a list is read, and one of sixteen megabytes has no room in a controller's memory."""
+
+    async def check(engine: Engine, its: Servers, server: Server) -> None:
+        requester = Requester("r", "r", "ns", "n", "127.0.0.1", running=True, admin_port=server.port)
+        path = "/v1/dual-pods/accelerators"
+        engine.answers[path] = (200, b'["%s"]' % b'", "'.join(b"%d" % n for n in range(4000)))
+        assert len(await its.accelerators(requester)) == 4000
+        engine.answers[path] = (200, b'["%s"]' % b'", "'.join(b"%d" % n for n in range(9000)))
+        with pytest.raises(Failed, match=r"accelerators says \d+ bytes, and 65536 at most are read"):
+            await its.accelerators(requester)
+        engine.answers[path] = (200, b" " * (2 << 20))
+        with pytest.raises(Unanswered, match="more than 1048576 bytes"):
+            await its.accelerators(requester)
 
     _with(check)
