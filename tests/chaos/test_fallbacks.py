@@ -24,7 +24,7 @@ from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 
-ROUNDS = int(os.environ.get("FAILOVER_CHAOS_FALLBACK_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("FAILOVER_CHAOS_FALLBACK_ROUNDS", "30"))
 Start = Callable[..., Server]
 
 

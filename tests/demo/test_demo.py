@@ -90,6 +90,7 @@ def test_it_plays_with_vllm_too(house: House) -> None:
     assert (figures["kills"], figures["failed"], figures["mismatched"]) == (1, 0, 0)
 
 
+@pytest.mark.slow
 @chaos
 def test_without_the_proof_an_engine_is_woken_too_early_and_has_no_memory(house: House) -> None:
     demo = house.run(sys.executable, "-m", "demo", "--no-proof")

@@ -166,6 +166,7 @@ def test_a_sleeping_engine_is_never_discoverable(house: House, kind: Kind) -> No
     assert urls == {a.state()["url"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_times_round_nothing_grows(house: House, kind: Kind) -> None:
     pair = house.pair(kind)

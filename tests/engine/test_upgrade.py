@@ -235,6 +235,7 @@ def one_step(load: SteadyLoad, house: "TypedHouse", what: str, deed: Callable[[]
     return seen
 
 
+@pytest.mark.slow
 def test_a_pair_is_brought_to_this_version_and_back(houses: Callable[[str], TypedHouse], versions: Versions) -> None:
     house = houses("first")
     it = Rehearsal(house)

@@ -27,7 +27,7 @@ from tests.fleet.postgres import Postgres, free_port, pooler, postgres
 from tests.support.processes import ROOT, environment_with
 from tests.support.root import needs_root
 
-COUNT, SECONDS, TTL_S = int(os.environ.get("CONTENDERS", "40")), float(os.environ.get("CONTEND_S", "30")), 6.0
+COUNT, SECONDS, TTL_S = int(os.environ.get("CONTENDERS", "40")), float(os.environ.get("CONTEND_S", "15")), 6.0
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("crowd")]
 
 

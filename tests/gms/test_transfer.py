@@ -306,6 +306,7 @@ def test_views_with_strides_and_ties_come_out_as_what_they_show(house: House, tm
     assert (found["scalar"], found["none"]) == (bytes([8, 9, 10, 11]), b"")
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_ctrl_c_at_any_moment_leaves_the_old_weights_or_the_new(house: House, tmp_path: Path) -> None:
     chance = random.Random(seed := random.randrange(1 << 32))

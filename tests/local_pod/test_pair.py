@@ -21,6 +21,7 @@ PRE_STOP_S = 5
 METRICS_PORTS = (9400, 9401, 9402, 9000, 9001)
 
 
+@pytest.mark.slow
 def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than_a_pause(here: Place) -> None:
     with running(here, *POD):
         seen = whole(here)
@@ -38,6 +39,7 @@ def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than
         assert queries.unserved((page(here, port) for port in METRICS_PORTS), "lock|gms|engine|door(?!_lease)") == []
 
 
+@pytest.mark.slow
 def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_nothing(here: Place) -> None:
     with running(here, *POD):
         whole(here)

@@ -36,6 +36,7 @@ def models(names: str, **more: Any) -> dict[str, dict[str, Any]]:
     return {name: {"arguments": ["--seed", str(n), *words], "memory": PIECE, **more} for n, name in enumerate(names)}
 
 
+@pytest.mark.slow
 def test_models_whose_weights_dont_fit_together_swap_and_answer_as_before_and_nothing_grows(house: House) -> None:
     host = Host(house, models("abc"), capacity=3 * PIECE, swap_share=0.9, drain_s=0.0).ready()
     asked = [host.stream(name, "Once") for name in "abc"]

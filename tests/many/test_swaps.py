@@ -23,7 +23,7 @@ from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
-SWAPS = int(os.environ.get("FAILOVER_MANY_SWAPS", "80"))
+SWAPS = int(os.environ.get("FAILOVER_MANY_SWAPS", "40"))
 ROUNDS = int(os.environ.get("FAILOVER_MANY_ROUNDS", "2"))
 """`make night` has more of both."""
 KV = ("--kv-bytes", "96MiB")

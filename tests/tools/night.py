@@ -89,6 +89,8 @@ STAGES = (
             "tests/fleet/test_histories.py",
             "tests/dual_pods/test_sim.py",
             "tests/gms/test_program_chaos.py",
+            "tests/chaos/test_kill_loops.py",
+            "tests/chaos/test_fallbacks.py",
         ),
         (
             ("FAILOVER_DUAL_SCHEDULES", "{}"),
@@ -97,6 +99,9 @@ STAGES = (
             ("FAILOVER_POOL_EVENTS", "100000"),
             ("FAILOVER_FLEET_TURNS", "15"),
             ("CONTENDERS", "100"),
+            ("CONTEND_S", "30"),
+            ("FAILOVER_CHAOS_ROUNDS", "300"),
+            ("FAILOVER_CHAOS_FALLBACK_ROUNDS", "100"),
             ("FAILOVER_GMS_SESSIONS", "5000"),
         ),
     ),
