@@ -95,10 +95,13 @@ def ask(at: tuple[str, int], path: str, body: dict[str, Any], answer: Answer, na
             data = line.removeprefix(b"data: ").strip()
             if line.startswith(b"data: ") and data != b"[DONE]":
                 answer.times.append(time.monotonic())
-                _write_down(json.loads(data), answer.said, text_only)
+                event = json.loads(data)
+                if error := event.get("error"):
+                    answer.why = f"it broke off: {error}"
+                _write_down(event, answer.said, text_only)
             elif line.startswith(b"data: "):
                 answer.whole = True
-        answer.why = "" if answer.whole else "it broke off"
+        answer.why = "" if answer.whole else answer.why or "it broke off"
     except (OSError, ValueError, http.client.HTTPException) as error:
         answer.whole, answer.why = False, f"{type(error).__name__}: {error}"
     finally:
