@@ -416,6 +416,36 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
     assert pool.wishes() == [("sleep", "a")]
 
 
+def test_one_that_is_waked_while_it_goes_to_sleep_begins_a_turn() -> None:
+    """It hasn't been seen asleep in between, and had none left: its `loaded_at_least_s` was over at once."""
+    pool = Pool(entries={"a": {"loaded_at_least_s": 20.0}})
+    pool.awake("a")
+    pool.advance(100)
+    pool.asks("sleep", "a")
+    pool.lock("a", resting=False, held=True, draining=True, giving_back=True)
+    pool.wants("a")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "a")]
+    pool.wakes("a")
+    pool.wants("a", waiting=0, served=2)
+    pool.wants("b")
+    pool.advance(15)
+    assert pool.wishes() == []
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_of_those_with_requests_the_one_sleeps_whose_turn_is_longest_whichever_engine_has_it() -> None:
+    pool = Pool("abc", sizes={"a": 50, "b": 50, "c": 50})
+    pool.awake("a", BUSY)
+    pool.advance(10)
+    pool.awake("b", BUSY)
+    pool.advance(10)
+    pool.lock("a", resting=False, held=True, serving=True, token=1)
+    pool.advance(6)
+    pool.wants("c")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "c")]
+
+
 # -- 8: both at once -----------------------------------------------------------------------------------------------
 
 
