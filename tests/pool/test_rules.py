@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from pool.entries import ModelDemand, State
@@ -540,6 +541,48 @@ def test_what_is_in_use_without_a_lease_is_the_commands_that_is_awake_but_for_wh
     uses(40)
     uses(90)
     assert pool.machine.picture.most[GPU] == 60, "and less now"
+
+
+def _uses(pool: Pool, foreign: int) -> None:
+    pool.feed(e.LedgerSeen({GPU: 100 - foreign}, foreign={GPU: foreign}))
+
+
+@pytest.mark.parametrize("away", ["launcher", "lock"])
+def test_what_a_command_has_is_its_own_where_a_pool_that_begins_hears_late_that_it_is_awake(away: str) -> None:
+    pool = Pool(entries={"a": {"command": ["a", "{port}"]}}, sizes={"a": 0}, heard=False, running=away == "lock")
+    pool.lock("b")
+    if away == "launcher":
+        pool.feed(e.LauncherSeen(None))
+    _uses(pool, 90)
+    pool.advance(10)
+    _uses(pool, 90)
+    pool.launcher(a=e.Child(running=True), b=e.Child(running=True))
+    pool.lock("a", resting=False, held=True, serving=True)
+    pool.lock("b")
+    pool.wants("b")
+    pool.advance(10)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_what_a_command_had_is_not_needed_by_an_engine_that_has_its_name_now() -> None:
+    pool = Pool("a", sizes={"a": 10}, entries={"a": {"command": ["a", "{port}"]}})
+    pool.awake("a")
+    _uses(pool, 90)
+    assert pool.machine.models["a"].needs({}) == {GPU: 100}
+    pool.entries, pool.sizes = {}, {"a": 60}
+    pool.configure("a")
+    assert pool.machine.models["a"].needs({}) == {GPU: 60}
+
+
+def test_a_command_that_leases_nothing_of_one_of_its_devices_sleeps_for_what_it_has_there() -> None:
+    pool = Pool(on={"b": "other"}, entries={"a": {"command": ["a", "{port}"]}})
+    rules = pool.machine.models["a"].rules
+    pool.machine.models["a"].rules = msgspec.structs.replace(rules, devices=(GPU, "other"))
+    pool.awake("a")
+    pool.feed(e.LedgerSeen({GPU: 100, "other": 10}, foreign={"other": 90}))
+    pool.wants("b")
+    pool.advance(10)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
 # -- 10: idle, and the budget ---------------------------------------------------------------------------------------
