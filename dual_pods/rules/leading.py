@@ -3,7 +3,8 @@
 No clock is compared with another machine's: a candidate takes a Lease over when it has seen no change of it for its
 whole time, by its own clock; a leader trusts its own from the moment *before* it wrote it, and for two thirds of the
 time. Tokens only grow, also where a Lease was deleted or edited by hand: pools and requesters obey no lower one. So
-they are no less than the API server's seconds (`leaseTransitions` holds them until 2038), and more than each seen.
+they are no less than the API server's seconds, which `leaseTransitions` could hold until 2038 only, and more than
+each seen.
 
 Pure: what a Lease says goes in; what is to be written over it, if it may be, comes out.
 """

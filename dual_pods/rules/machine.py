@@ -229,7 +229,7 @@ class Machine:
         elif key[0] in _OVER_WHEN_ANSWERED or (isinstance(effect, e.Say) and effect.again):
             del place.tries[key]
             if isinstance(effect, e.Query) and effect.requester.ip == place.requesters[key[1]].ip:
-                # And what it says of memory may be asked for again in a moment.
+                # It may be asked again in a moment, for what it says of memory with them.
                 place.accelerators[key[1]], place.tries[key] = event.accelerators, Try(False, until=now + QUERY_S)
             elif isinstance(effect, e.Relay):
                 place.relayed[effect.requester.uid] = effect.target, effect.requester.restarts

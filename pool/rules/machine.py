@@ -560,7 +560,7 @@ class Machine:
                 model.started_at, model.fresh = None, True
             if state is State.AWAKE:
                 model.turn_at = min(model.turn_at, now)
-            elif state not in (State.WAKING, State.DRAINING):
+            elif model.wish is Wish.WAKE or state not in (State.WAKING, State.DRAINING):
                 model.turn_at = math.inf
             model.was, model.since = state, now
             self.context.changed = True

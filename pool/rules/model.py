@@ -312,7 +312,8 @@ class Model:
 
     def needs(self, most: Mapping[str, int]) -> Mapping[str, int]:
         if known := self.learned.bytes or self.rules.bytes:
-            return {device: size + self.beyond_lease.get(device, 0) for device, size in known.items()}
+            beyond = self.beyond_lease
+            return {device: known.get(device, 0) + beyond.get(device, 0) for device in {**known, **beyond}}
         return {device: max(most.get(device, 0) - self.parked.get(device, 0), 0) for device in self.rules.devices}
 
     # -- transitions -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pool.rules.model import ON_DEVICE, READS, Model, Region
 from pool.rules.turns import SwapBudget
 
 SEEN_S = 5.0
-"""What a `command` has had isn't in use any more after that."""
+"""So long after its sleep nothing of what a `command` had is in use any more."""
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Picture:
     def weigh(self, now: float) -> None:
         """After each event."""
         taken = together(region.here for region in self.regions.values())
+        for model in self.models.values():
+            model.beyond_lease = {}
         self.most, self.beside_weights = {}, {}
         for device, size in (self.room or {}).items():
             here = (self.gms[device].here or {}) if device in self.gms else {}
@@ -69,13 +71,12 @@ class Picture:
         foreign = self.foreign.get(device, 0)
         commands = [one for one in self.models.values() if one.rules.entry.command and device in one.rules.devices]
         on_it = [one for one in commands if one.state in (*ON_DEVICE, State.DRAINING)]
-        for one in commands:
-            one.beyond_lease.pop(device, None)
         if on_it:
             self.others[device] = min(self.others.get(device, 0), foreign)
             on_it[0].beyond_lease[device] = foreign - self.others[device]
             return foreign - self.others[device]
-        if all(one.was is one.state and now >= one.since + SEEN_S for one in commands):
+        heard = self.launched and not any(one.child.running and one.away for one in commands)  # else one may be awake
+        if heard and all(one.was is one.state and now >= one.since + SEEN_S for one in commands):
             self.others[device] = foreign
         return 0
 

@@ -231,7 +231,7 @@ def _missed(now: float) -> Callable[[Model], tuple[bool, bool, float, float]]:
     def key(model: Model) -> tuple[bool, bool, float, float]:
         busy = model.demand.busy
         kept = not busy and model.kept_until > now
-        return busy, kept, -model.demand.priority, model.since if busy else model.used_at
+        return busy, kept, -model.demand.priority, model.turn_at if busy else model.used_at
 
     return key
 

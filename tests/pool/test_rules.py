@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from pool.entries import ModelDemand, State
@@ -416,6 +417,36 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
     assert pool.wishes() == [("sleep", "a")]
 
 
+def test_one_that_is_waked_while_it_goes_to_sleep_begins_a_turn() -> None:
+    """It hasn't been seen asleep in between, and had none left: its `loaded_at_least_s` was over at once."""
+    pool = Pool(entries={"a": {"loaded_at_least_s": 20.0}})
+    pool.awake("a")
+    pool.advance(100)
+    pool.asks("sleep", "a")
+    pool.lock("a", resting=False, held=True, draining=True, giving_back=True)
+    pool.wants("a")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "a")]
+    pool.wakes("a")
+    pool.wants("a", waiting=0, served=2)
+    pool.wants("b")
+    pool.advance(15)
+    assert pool.wishes() == []
+    pool.advance(6)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_of_those_with_requests_the_one_sleeps_whose_turn_is_longest_whichever_engine_has_it() -> None:
+    pool = Pool("abc", sizes={"a": 50, "b": 50, "c": 50})
+    pool.awake("a", BUSY)
+    pool.advance(10)
+    pool.awake("b", BUSY)
+    pool.advance(10)
+    pool.lock("a", resting=False, held=True, serving=True, token=1)
+    pool.advance(6)
+    pool.wants("c")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "c")]
+
+
 # -- 8: both at once -----------------------------------------------------------------------------------------------
 
 
@@ -510,6 +541,48 @@ def test_what_is_in_use_without_a_lease_is_the_commands_that_is_awake_but_for_wh
     uses(40)
     uses(90)
     assert pool.machine.picture.most[GPU] == 60, "and less now"
+
+
+def _uses(pool: Pool, foreign: int) -> None:
+    pool.feed(e.LedgerSeen({GPU: 100 - foreign}, foreign={GPU: foreign}))
+
+
+@pytest.mark.parametrize("away", ["launcher", "lock"])
+def test_what_a_command_has_is_its_own_where_a_pool_that_begins_hears_late_that_it_is_awake(away: str) -> None:
+    pool = Pool(entries={"a": {"command": ["a", "{port}"]}}, sizes={"a": 0}, heard=False, running=away == "lock")
+    pool.lock("b")
+    if away == "launcher":
+        pool.feed(e.LauncherSeen(None))
+    _uses(pool, 90)
+    pool.advance(10)
+    _uses(pool, 90)
+    pool.launcher(a=e.Child(running=True), b=e.Child(running=True))
+    pool.lock("a", resting=False, held=True, serving=True)
+    pool.lock("b")
+    pool.wants("b")
+    pool.advance(10)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_what_a_command_had_is_not_needed_by_an_engine_that_has_its_name_now() -> None:
+    pool = Pool("a", sizes={"a": 10}, entries={"a": {"command": ["a", "{port}"]}})
+    pool.awake("a")
+    _uses(pool, 90)
+    assert pool.machine.models["a"].needs({}) == {GPU: 100}
+    pool.entries, pool.sizes = {}, {"a": 60}
+    pool.configure("a")
+    assert pool.machine.models["a"].needs({}) == {GPU: 60}
+
+
+def test_a_command_that_leases_nothing_of_one_of_its_devices_sleeps_for_what_it_has_there() -> None:
+    pool = Pool(on={"b": "other"}, entries={"a": {"command": ["a", "{port}"]}})
+    rules = pool.machine.models["a"].rules
+    pool.machine.models["a"].rules = msgspec.structs.replace(rules, devices=(GPU, "other"))
+    pool.awake("a")
+    pool.feed(e.LedgerSeen({GPU: 100, "other": 10}, foreign={"other": 90}))
+    pool.wants("b")
+    pool.advance(10)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
 # -- 10: idle, and the budget ---------------------------------------------------------------------------------------
