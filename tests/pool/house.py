@@ -83,6 +83,8 @@ class Engine:
     round: int = 0
     """Grows with each sleep that begins or is called off."""
     waked_at: float = 0.0
+    turn_at: float = math.inf
+    """The same, but an engine that takes over from one that died goes on with its turn."""
     had: bool = False
     """A request since it was waked."""
     frees_less: int = 0
@@ -245,10 +247,11 @@ class HouseWorld(World):
         if not why.endswith("is next"):
             return
         entry, awake_s = self.machine.models[engine.kind.name].rules.entry, self.now - engine.waked_at
+        turn_s = self.now - engine.turn_at
         if entry.pin:
             raise Violation(f"{entry.name} is pinned, and is to sleep: {why}")
-        if engine.serving and awake_s < entry.loaded_at_least_s - 1e-6:
-            raise Violation(f"{entry.name} is to sleep after {awake_s:.3f} s: {why}")
+        if engine.serving and turn_s < entry.loaded_at_least_s - 1e-6:
+            raise Violation(f"{entry.name} is to sleep after {turn_s:.3f} s: {why}")
         waits = self.waiting[entry.name] and self.machine.doors  # with a door that dies, its requests have gone
         if engine.serving and not engine.had and waits and awake_s < BEGIN_S - 1e-6:
             raise Violation(f"{entry.name} was waked for a request, and is to sleep before it had it")
@@ -331,6 +334,7 @@ class HouseWorld(World):
         if engine.running or engine.ending:
             return
         engine.running, engine.ready, engine.resting, engine.why = True, False, True, ""
+        engine.turn_at = math.inf
         life = engine.life
         self.after(engine.kind.load_s, lambda: self._ready(engine, life))
         self.tell_launcher()
@@ -397,8 +401,10 @@ class HouseWorld(World):
         if not engine.running:
             return
         engine.resting, engine.why = False, ""
+        if engine.draining and by == "pool":
+            engine.turn_at = math.inf
         if engine.draining and not engine.giving_back:
-            engine.draining, engine.serving = False, True
+            engine.draining, engine.serving, engine.turn_at = False, True, min(engine.turn_at, self.now)
             engine.round += 1
             self.awake.add(name)
             if by != "pool":
@@ -521,7 +527,7 @@ class HouseWorld(World):
 
     def _at_rest(self, engine: Engine, why: str) -> None:
         engine.held = engine.serving = engine.draining = engine.giving_back = False
-        engine.resting, engine.why = True, why
+        engine.resting, engine.why, engine.turn_at = True, why, math.inf
         self.tell_lock(engine.kind.name)
 
     def _waked(self, engine: Engine, life: int) -> None:
@@ -537,6 +543,7 @@ class HouseWorld(World):
             self.lend()
             return
         engine.serving, engine.waked_at, engine.had = True, self.now, False
+        engine.turn_at = min(engine.turn_at, self.now)
         self.awake.add(name)
         self.swaps += 1
         weights = {self.engines[one].region.name: self.kinds[one].weights for one in self.awake}
