@@ -18,6 +18,7 @@ from gms.rules import messages as gm
 from pool.entries import State
 from sidecar.kernel import process_tree
 from tests.engine.shims import House
+from tests.gateway.door import ask
 from tests.gateway.under_load import all_of, check
 from tests.many.host import DEVICE, Host
 from tests.many.test_swaps import known
@@ -126,7 +127,7 @@ def test_weights_of_a_model_that_was_taken_out_are_dropped_while_others_go_on(ho
     host.models["a"] = kept
     host.write()
     host.part("pool").signal(signal.SIGHUP)
-    host.until(lambda: host.model("a"), "a is back")
+    host.until(lambda: ask(host.port, "/v1/models/a")[0] == 200, "a is back, and the door has been told")
     host.answered(host.run(asked))
 
 
