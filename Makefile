@@ -75,7 +75,7 @@ bench: $(venv) ## the benchmarks
 	@$(python) -m bench
 
 sim: $(venv) ## SEEDS=20000 schedules of the lock and of GMS in the simulator; WORLDS="vram pool": of the ledger and of the pool
-	@for world in $(WORLDS); do $(python) -m tests.sim$(if $(COMPILED),.compiled) --world $$world --seeds $(SEEDS) || exit; done
+	@for world in $(WORLDS); do $(python) -m tests.sim --world $$world --seeds $(SEEDS) || exit; done
 
 hunt: $(venv) ## S=120 seconds of looking for faults that no test has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
