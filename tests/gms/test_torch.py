@@ -181,12 +181,13 @@ def test_sources_are_let_go_of_slab_by_slab(here: Here) -> None:
         source = torch.frombuffer(mmap(-1, 8 * MIB, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype=torch.float32)
         layer.weight = nn.Parameter(source.view(2048, 1024).fill_(1))
     del layer, source
-    sources = {layer.weight.data_ptr() for layer in model}
     left: list[int] = []
     private: list[int] = []
 
     def on_create() -> None:
-        left.append(sum(layer.weight.data_ptr() in sources for layer in model))
+        ends = [(start, start + size) for start, size, _ in here.slabs]  # where a source was, a slab may be mapped
+        at = [layer.weight.data_ptr() for layer in model]
+        left.append(sum(not any(start <= one < end for start, end in ends) for one in at))
         private.append(resident("RssAnon"))
 
     here.on_create = on_create
