@@ -244,7 +244,8 @@ class Machine:
         first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
         if key[0] in _OVER_WHEN_ANSWERED:  # and a requester waits
             first_s, most_s = QUICK_S, first_s
-        place.tries[key] = Try(False, failures, now + min(first_s * 2 ** min(failures - 1, 20), most_s), why)
+        pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
+        place.tries[key] = Try(False, failures, now + pause_s, why)
 
 
 def newer(version: str, than: str) -> bool:

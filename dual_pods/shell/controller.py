@@ -115,7 +115,8 @@ class Work:
     """One leadership."""
 
     def __init__(self, kube: Kube, lease: Lease, options: Options, log: Log, ready_s: list[tuple[str, float]]) -> None:
-        self.kube, self.lease, self.options, self.log, self.ready_s = kube, lease, options, log, ready_s
+        self.kube, self.lease, self.options, self.log = kube, lease, options, log
+        self.ready_s = ready_s
         self.machine = Machine(options.settings)
         self._group = asyncio.TaskGroup()
         sleeps = options.settings.mode is not Mode.DIRECT

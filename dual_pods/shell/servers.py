@@ -24,7 +24,9 @@ from sidecar.http.http_client import HttpClient, Unanswered
 from sidecar.wire import tcp
 
 TOKEN = "x-dual-pods-token"
-ANSWER_S, WAKE_S, _ANSWER_BYTES = 5.0, 60.0, 64 << 10  # nothing else happens while an answer is read
+ANSWER_S, WAKE_S = 5.0, 60.0
+_READ_BYTES, _TAKEN_BYTES = 64 << 10, 1 << 20
+"""Nothing else happens while an answer is read, the Lease's renewal neither. One that is longer is told by its size."""
 _AGAIN_S, _AGAIN_MOST_S = 0.05, 1.0
 _LOOK_S, _LOOK_QUICK_S = 1.0, 0.1
 _MODELS = "/failover/models"
@@ -53,7 +55,7 @@ class Servers:
         in their own pods know sleep and wake."""
         self._group, self._tell, self._token, self._sleeps = group, tell, token, sleeps
         self._key = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
-        self._http = HttpClient(body_bytes=1 << 20)
+        self._http = HttpClient(body_bytes=_TAKEN_BYTES)
         self._watches: dict[str, tuple[tuple[str, int], asyncio.Task[None]]] = {}
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -135,8 +137,8 @@ class Servers:
         answer = await self._http.ask(method, at, data, headers, timeout_s=timeout_s)
         if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
             raise Failed(f"{at} says {answer.status}: {sentence(answer.body)}")
-        if len(answer.body) > _ANSWER_BYTES:
-            raise Failed(f"{at} says {len(answer.body)} bytes, and {_ANSWER_BYTES} at most are read")
+        if len(answer.body) > _READ_BYTES:
+            raise Failed(f"{at} says {len(answer.body)} bytes, and {_READ_BYTES} at most are read")
         return answer.body
 
     async def order(self, order: e.Order) -> None:
@@ -150,7 +152,8 @@ class Servers:
     async def _order(self, order: e.Order) -> None:
         what, at, model = order.what, partial(url, order.server.ip, order.server.port), f"{_MODELS}/{order.instance}"
         if not order.server.pool:
-            await self._ask("POST", at("/wake_up" if what == "wake" else "/sleep?level=1"), timeout_s=WAKE_S)
+            path = "/wake_up" if what == "wake" else "/sleep?level=1"
+            await self._ask("POST", at(path), timeout_s=WAKE_S)
         elif what == "delete":
             await self._ask("DELETE", at(model), key=self._key)
         else:

@@ -3,14 +3,16 @@
 import json
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from demo.crowd import LOADS
+from demo.crowd import LOADS, Answer, ask
 from demo.measured import PHASES
 from tests.demo.stage import directory_of, needs_shm, play_with, processes_of
 from tests.lockctl.programs import House
@@ -101,6 +103,35 @@ def test_without_the_proof_an_engine_is_woken_too_early_and_has_no_memory(house:
     assert re.search(r"the memory was still taken then +no +yes", said)
     assert re.search(r"wakes that ended for want of memory +0 +[1-9]", said)
     assert "OutOfMemory" in said
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (b'data: {"error": {"message": "no engine"}}\n\n', "it broke off: {'message': 'no engine'}"),
+        (b'data: {"choices": []}\n\n', "it broke off"),
+        (b'data: {"choices": []}\n\ndata: [DONE]\n\n', ""),
+    ],
+)
+def test_an_answer_that_broke_off_says_why(told: bytes, why: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answers() -> None:
+            client, _ = door.accept()
+            with client, client.makefile("rb") as said:
+                while not (line := said.readline()).startswith(b"Content-Length:"):
+                    pass
+                while said.readline().strip():
+                    pass
+                said.read(int(line.split()[1]))
+                client.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + told)
+
+        thread = Thread(target=answers)
+        thread.start()
+        answer = Answer([])
+        ask(door.getsockname(), "/v1/completions", {}, answer, "one", text_only=True)
+        thread.join()
+    assert (answer.why, answer.whole) == (why, not why)
 
 
 @chaos
