@@ -40,7 +40,7 @@ class Conclusions:
 
     def _plan_next(self, plan: Plan) -> None:
         device = self.device
-        if device.unreadable and not plan.wait_until(device.window_until):
+        if device.unreadable and not device.window.lasts(plan):
             plan.do(self._window_is_over)
         elif not plan.wait_until(device.file.due_at):
             plan.do(self._write)

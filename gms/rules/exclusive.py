@@ -230,7 +230,7 @@ class ExclusiveRegion(Region):
                 doubt, kind = f"it can't be told what has become of {old.name}, which owned it", "unproven"
         self.pool.await_(recorded, owner, doubt, kind)
         if recorded.generation:
-            self.recovery.begin_window(BACK_S, asks_at_once=False)
+            self.recovery.begin(BACK_S, asks_at_once=False)
             self.note("awaits", generation=recorded.generation, owner=old.name if old is not None else "", doubt=doubt)
 
     def why_not(self, document: bytes) -> str:
@@ -342,7 +342,7 @@ class ExclusiveRegion(Region):
 
     def _verdict(self, client: Client, claim: Request) -> ClaimVerdict:
         assert isinstance(claim.message, m.ClaimPool)
-        return verdict(self.pool, client, claim.message, may_come_back=not self.recovery.window_is_over)
+        return verdict(self.pool, client, claim.message, may_come_back=not self.recovery.window.is_over)
 
     def why_waits(self, client: Client, request: Request) -> tuple[str, m.Reason]:
         making = self.device.making.of(client.conn)

@@ -85,8 +85,8 @@ class Machine:
         context.begin(time)
         rule = ""
         try:
-            for region in self.regions.values():
-                region.recovery.notice()
+            for window in (device.window, *(region.recovery.window for region in self.regions.values())):
+                window.notice()
             _HANDLERS[type(event)](self, event)
             self.conclusions.conclude()
         except (BrokenRule, Circle) as broken:
@@ -156,7 +156,7 @@ class Machine:
         same_boot = record is not None and record.boot_id == self.config.boot_id
         device.unreadable = event.unreadable or (record.unreadable if record is not None and same_boot else "")
         if device.unreadable:
-            device.window_until = context.now + self.config.window_s
+            device.window.begin(self.config.window_s)
             context.alarm(
                 "record",
                 f"the state file can't be read ({device.unreadable}): the weights that were committed are lost to this "
@@ -298,8 +298,7 @@ class Machine:
     def _region(self, key: str, policy: m.Policy) -> Region:
         if key not in self.regions:
             kind = SharedRegion if policy == "shared" else ExclusiveRegion
-            self.regions[key] = kind(self.device, key, self.device.window_until)
-            self.regions[key].recovery.notice()
+            self.regions[key] = kind(self.device, key, self.device.window.until)
             self.regions[key].record_lost = self.device.unreadable  # a process that had it comes back within the window
         return self.regions[key]
 

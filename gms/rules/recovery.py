@@ -36,13 +36,45 @@ class Step(Enum):
     GIVE_UP = "write into the file that there is no memory: no process has it"
 
 
+class Window:
+    """In it a client that isn't connected yet may come back with memory. Time in which this server itself was stopped
+    doesn't count.
+    """
+
+    def __init__(self, context: Context, until: float = -math.inf) -> None:
+        self._context = context
+        self.until = until
+        self._awake_at = context.now
+        """When this server last did anything."""
+
+    def begin(self, length_s: float) -> None:
+        self.until, self._awake_at = self._context.now + length_s, self._context.now
+
+    def end(self) -> None:
+        """No process is on its way back."""
+        self.until = -math.inf
+
+    @property
+    def is_over(self) -> bool:
+        return self._context.reached(self.until)
+
+    def notice(self) -> None:
+        """This server does something now."""
+        now = self._context.now
+        asleep_s = now - self._awake_at - CHECK_EVERY_S
+        if asleep_s > CHECK_EVERY_S and self._awake_at < self.until:
+            self.until += asleep_s
+        self._awake_at = now
+
+    def lasts(self, plan: Plan) -> bool:
+        """And if so, this server is to do something now and then."""
+        return plan.wait_until(self.until) and plan.wait_until(self._awake_at + CHECK_EVERY_S)
+
+
 class Recovery:
     def __init__(self, context: Context, window_until: float) -> None:
         self._context = context
-        self._window_until = window_until
-        """Until then a client that isn't connected yet may come back with the memory."""
-        self._awake_at = math.inf
-        """When this server last did anything."""
+        self.window = Window(context, window_until)
         self._check_at = math.inf
         self._has_left = False
         """A client, since the kernel was asked."""
@@ -50,31 +82,15 @@ class Recovery:
         self._gone_at = math.inf
         """When it is to be written into the file that no process has it."""
 
-    # -- the window ------------------------------------------------------------------------------------------------
-
-    def begin_window(self, window_s: float, *, asks_at_once: bool) -> None:
+    def begin(self, window_s: float, *, asks_at_once: bool) -> None:
         """There was memory. `asks_at_once`: whether a process has it still; else that is asked when a client leaves."""
-        self._window_until = self._context.now + window_s
+        self.window.begin(window_s)
         self._check_at = self._context.now if asks_at_once else math.inf
-
-    @property
-    def window_is_over(self) -> bool:
-        return self._context.reached(self._window_until)
-
-    def notice(self) -> None:
-        """The window is time in which processes could come back: not that in which this server itself was stopped."""
-        now = self._context.now
-        asleep_s = now - self._awake_at - CHECK_EVERY_S
-        if asleep_s > CHECK_EVERY_S and self._awake_at < self._window_until:
-            self._window_until += asleep_s
-        self._awake_at = now
 
     # -- does any process have it? ---------------------------------------------------------------------------------
 
     def due(self, plan: Plan, *, awaited: bool) -> Step:
-        is_new = plan.wait_until(self._window_until)
-        if is_new:
-            plan.wait_until(self._awake_at + CHECK_EVERY_S)
+        is_new = self.window.lasts(plan)
         if not awaited:
             return Step.NOTHING
         if not plan.wait_until(self._gone_at):
@@ -101,10 +117,6 @@ class Recovery:
     def could_not_give_up(self) -> None:
         """The file can't be written."""
         self._gone_at = self._context.now + RETRY_S
-
-    def end_window(self) -> None:
-        """The file says that the memory is given up: no process is on its way back with it."""
-        self._window_until = -math.inf
 
     def end(self) -> None:
         """Nothing is awaited any more."""

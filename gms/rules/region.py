@@ -27,7 +27,7 @@ from gms.rules.pools import Pool
 from gms.rules.record import Record
 from gms.rules.record import Region as Recorded
 from gms.rules.record import Slab as RecordedSlab
-from gms.rules.recovery import HandBacks, HandBackVerdict, HandedBack, Recovery, Step
+from gms.rules.recovery import HandBacks, HandBackVerdict, HandedBack, Recovery, Step, Window
 from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
 from gms.rules.state_file import Owed, StateFile
 from gms.rules.weights import Generations, Slab, Weights
@@ -50,8 +50,8 @@ class Device:
         self.context = context
         self.unreadable = ""
         """Why the file couldn't be read, or one before it, until the window is over."""
-        self.window_until = -1.0
-        """Until then processes may come back of whose regions this server doesn't know."""
+        self.window = Window(context)
+        """Until it is over processes may come back of whose regions this server doesn't know."""
         self.generations = Generations()
         self.regions: dict[str, Region] = {}
         self.sessions = Sessions(context, lambda client: self.regions[client.key].doing(client))
@@ -206,7 +206,7 @@ class Region(ABC):
     @property
     def is_blank(self) -> bool:
         """There is nothing that would have to be remembered."""
-        return not self.there[0] and self.recovery.window_is_over
+        return not self.there[0] and self.recovery.window.is_over
 
     @property
     def may_be_forgotten(self) -> bool:

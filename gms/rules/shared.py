@@ -85,7 +85,7 @@ class SharedRegion(Region):
     def recover(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
         self.weights.await_(recorded)
         asks = not recorded.parked  # of host memory it can't be told
-        self.recovery.begin_window(self.device.config.window_s, asks_at_once=asks)
+        self.recovery.begin(self.device.config.window_s, asks_at_once=asks)
         self.note("awaits", generation=recorded.generation, hash=recorded.hash)
 
     def plan(self, plan: Plan) -> None:
@@ -100,7 +100,7 @@ class SharedRegion(Region):
     def _overdue(self) -> str:
         """Why what was to be handed back to this new server is awaited no longer."""
         awaited = self.weights.awaited
-        if awaited is None or not self.recovery.window_is_over:
+        if awaited is None or not self.recovery.window.is_over:
             return ""
         why = f"layout {awaited.generation} was not handed back within {self.device.config.window_s:g} s"
         return f"{why}; the next writer will begin anew"
@@ -180,7 +180,7 @@ class SharedRegion(Region):
 
     def _verdict(self, request: Request) -> EntryVerdict:
         assert isinstance(request.message, m.Open)
-        is_new = not self.recovery.window_is_over
+        is_new = not self.recovery.window.is_over
         return self.weights.verdict(request.message, self.device.sessions.named, is_new=is_new)
 
     def _check_peer(self, client: Client, request: Request) -> None:
@@ -200,7 +200,7 @@ class SharedRegion(Region):
             self.device.holders.got(client.conn, message.have)
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         request = self.device.sessions.ask(client, message, self.context.now + wait_s)
-        if message.bytes and not self.weights.wants_to_read(message, is_new=not self.recovery.window_is_over):
+        if message.bytes and not self.weights.wants_to_read(message, is_new=not self.recovery.window.is_over):
             self.device.ask_memory(lambda answer: self._refuse_without_room(client, request, answer.free))
         return None
 
@@ -466,7 +466,7 @@ class SharedRegion(Region):
 
     @property
     def may_be_on_their_way(self) -> str:
-        return "" if self.recovery.window_is_over else self._why_not_dropped
+        return "" if self.recovery.window.is_over else self._why_not_dropped
 
     @property
     def _why_not_dropped(self) -> str:
@@ -477,7 +477,7 @@ class SharedRegion(Region):
             return False
         why = "a person dropped it" if owed.by else "no process has its memory any more"
         self._cleared(self.weights.give_up(), why)
-        self.recovery.end_window()
+        self.recovery.window.end()
         return True
 
     # -- the disk --------------------------------------------------------------------------------------------------

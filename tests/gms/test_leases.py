@@ -163,7 +163,7 @@ def test_a_lease_that_grows_before_what_was_found_has_one_covers_both() -> None:
     house.ledger_refuses = False
     house.later(AGAIN_S - 0.1)
     house.hello(2)
-    house.machine.regions["weights"].recovery.end_window()
+    house.machine.regions["weights"].recovery.window.end()
     house.says(2, m.Open(mode="rw", replace=True))
     assert isinstance(house.says(2, m.Create(size=30)), m.Created)
     assert [each.found for each in house.log if isinstance(each, e.Lease)] == [100, 100]

@@ -622,6 +622,16 @@ def test_time_in_which_the_server_was_stopped_is_no_time_to_come_back() -> None:
     assert house.heard(1, m.Opened)
 
 
+def test_nor_is_it_for_a_region_of_which_an_unreadable_file_told_this_server_nothing() -> None:
+    house = House(b"\xff{")
+    house.now += 100.0
+    house.hello(1, key="other")
+    house.says(1, m.Open(mode="rw"))
+    assert not house.heard(1, m.Opened)
+    house.later(WINDOW_S)
+    assert house.heard(1, m.Opened)
+
+
 def test_a_file_that_can_not_be_read_is_alarmed_of_and_keeps_writers_out_for_the_window() -> None:
     house = House(b"\xff{")
     assert house.state == "EMPTY" and house.status.alarms
