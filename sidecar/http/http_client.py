@@ -28,6 +28,8 @@ from sidecar.wire import tcp
 _READ_BYTES = 64 << 10
 _IDLE_MOST = 32
 _MOST_HEADERS = 256
+_BREAKS = (OSError, EOFError, httptools.HttpParserError, httptools.HttpParserUpgrade)
+"""By which an exchange ends before its answer does. An upgrade (101) was asked for by nobody."""
 Tls = Callable[[], ssl.SSLContext]
 
 
@@ -74,7 +76,7 @@ class HttpClient:
                 connection = await self._connected(place)
                 connection.send(method, place, target, body, headers or {})
                 await connection.read(self._body_bytes)
-        except (OSError, TimeoutError, EOFError, httptools.HttpParserError) as error:
+        except _BREAKS as error:
             if connection is not None:
                 connection.close()
             raise Unanswered(f"{url}: {_why(error, timeout_s)}") from None
@@ -102,7 +104,7 @@ class HttpClient:
                 connection.send("GET", place, target, b"", headers or {})
                 while not connection.begun:
                     await connection.more()
-        except (OSError, TimeoutError, EOFError, httptools.HttpParserError) as error:
+        except _BREAKS as error:
             if connection is not None:
                 connection.close()
             raise Unanswered(f"{url}: {_why(error, timeout_s)}") from None
@@ -151,7 +153,7 @@ async def _lines(connection: "_Connection", url: str, line_bytes: int) -> AsyncI
             if len(rest) > line_bytes:
                 raise Unanswered(f"{url}: a line has more than {line_bytes} bytes")
             await connection.more()
-    except (OSError, EOFError, httptools.HttpParserError) as error:
+    except _BREAKS as error:
         raise Unanswered(f"{url}: {_why(error, 0)}") from None
 
 
@@ -194,6 +196,7 @@ class _Connection:
         self.body = bytearray()
         self.begun = self.complete = self.keeps = False
         self._framed = False
+        self._received = 0
 
     @property
     def usable(self) -> bool:
@@ -205,16 +208,17 @@ class _Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body or method in ("POST", "PUT", "PATCH"):
             lines.append(f"content-length: {len(body)}")
-        self._writer.write("\r\n".join((*lines, "", "")).encode("latin-1") + body)
+        self._writer.write("\r\n".join((*lines, "", "")).encode() + body)
 
     async def read(self, body_bytes: int) -> None:
         while not self.complete:
             await self.more()
-            if len(self.body) > body_bytes:
+            if self._received > body_bytes:
                 raise OSError(0, f"the answer has more than {body_bytes} bytes")
 
     async def more(self) -> None:
         data = await self._reader.read(_READ_BYTES)
+        self._received += len(data)
         if data:
             self._parser.feed_data(data)
         elif self.begun and not self._framed:

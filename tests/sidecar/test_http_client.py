@@ -107,6 +107,9 @@ def test_a_connection_is_used_again_and_one_that_was_closed_is_not() -> None:
         (b"what?\r\n\r\n", "HttpParser"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + b"x" * 100, "more than 50 bytes"),
         (b"HTTP/1.1 200 OK\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(300)), "HttpParser"),
+        (b"HTTP/1.1 200 OK\r\nh: " + b"x" * 100, "more than 50 bytes"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10, "more than 50 bytes"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", "HttpParserUpgrade"),
     ],
 )
 def test_no_answer_or_none_that_is_one_is_a_sentence(answer: bytes, says: str) -> None:
@@ -154,6 +157,18 @@ def test_a_path_of_any_letters_is_asked_as_browsers_do() -> None:
     async def ask(url: str, client: HttpClient) -> None:
         answer = await client.ask("GET", url + "/grün 1/%20?of=[ü]&x", timeout_s=30)
         assert answer.body == b"/gr%C3%BCn%201/%20?of=[%C3%BC]&x"
+
+    _with(talk, ask)
+
+
+def test_a_key_of_any_letters_is_sent_as_its_file_has_it() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK if "Bearer grün✓".encode() in head else b"HTTP/1.1 401 no\r\ncontent-length: 0\r\n\r\n")
+
+    async def ask(url: str, client: HttpClient) -> None:
+        headers = {"authorization": "Bearer grün✓"}
+        assert (await client.ask("GET", url, headers=headers, timeout_s=30)).status == 200
 
     _with(talk, ask)
 
