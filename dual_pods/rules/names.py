@@ -71,7 +71,7 @@ def mask(accelerators: Iterable[str]) -> str:
 def server_name(node: str, accelerators: Iterable[str], instance: str = "") -> str:
     """A pod's name has 253 characters at most, and a label that names it 63."""
     end = f"-{mask(accelerators)}-dual" if accelerators else "-dual"
-    end += f"-{instance[:5]}" if instance else ""
+    end += f"-{instance}" if instance else ""
     most = 63 - len(end)
     if len(node) > most:  # two long names may begin alike
         node = f"{node[: most - 7].rstrip('.-')}-{digest(node)[:6]}"

@@ -450,8 +450,10 @@ def test_an_engine_s_own_place_is_left_out_even_where_it_is_said_by_half() -> No
 
 def test_names_are_the_node_and_the_accelerators_bits() -> None:
     assert names.server_name("n", ["3"]) == "n-8-dual" and names.server_name("n", ["0", "1"]) == "n-3-dual"
-    long = [names.server_name("n" * 200 + end, ["GPU-1"], "abcdef") for end in ("a", "b")]
+    long = [names.server_name("n" * 200 + end, ["GPU-1"], "3f9c2e81b07d4a6") for end in ("a", "b")]
     assert all(len(name) <= 63 for name in long) and long[0] != long[1]
+    its, another = "3f9c2e81b07d4a6", "3f9c2e81b07d4a7"  # of five letters a thousand wishes have two alike
+    assert names.server_name("n", ["3"], its) != names.server_name("n", ["3"], another)
     assert names.mask(["GPU-1", "GPU-2"]) == names.mask(["GPU-2", "GPU-1"]) != names.mask(["GPU-1"])
 
 
@@ -460,7 +462,7 @@ def test_a_number_that_is_written_otherwise_or_has_no_room_in_a_name_is_a_name(n
     """A requester says what it likes: no word of it ends a plan, nor stands for another accelerator."""
     assert names.mask([name]) not in (names.mask(["3"]), names.mask(["2"]))
     for its in ([name], ["99", name], ["99"]):
-        assert len(names.server_name("n" * 200, its, "abcdef")) <= 63
+        assert len(names.server_name("n" * 200, its, "3f9c2e81b07d4a6")) <= 63
 
 
 _SAME = {

@@ -202,7 +202,7 @@ def test_where_each_instance_has_a_pod_it_comes_with_its_promise(mode: Mode) -> 
     plan = _plan(REQUESTER, POOL, told=[], memory=None, mode=mode)
     [create] = _of(plan, Create)
     meta = create.body["metadata"]
-    name = "n-1-dual" if mode is Mode.DIRECT else f"n-1-dual-{QWEN[1:6]}"
+    name = "n-1-dual" if mode is Mode.DIRECT else f"n-1-dual-{QWEN[1:]}"
     assert (create.namespace, meta["name"]) == ("ns", name)
     assert json.loads(meta["annotations"][names.BINDINGS]) == {QWEN: "r"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "r", "controller": True}
