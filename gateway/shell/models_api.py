@@ -92,8 +92,10 @@ class ModelsApi:
             watches = parse_qs(request.target.partition(b"?")[2]).get(b"watch", [b"0"]) != [b"0"]
             (self.live.events if watches else self.live.state)(request, reply)
         else:
-            of, _, verb = path.removeprefix(MODELS).lstrip("/").partition("/")
-            self._of_model(request, reply, unquote(of), verb, looks)
+            its, _, verb = path.removeprefix(MODELS).lstrip("/").partition("/")
+            if verb == "ready" and of not in ("", unquote(its)):
+                raise errors.Refusal(404, f"this port is {of}'s")
+            self._of_model(request, reply, unquote(its), verb, looks)
 
     def _of_model(self, request: Request, reply: Reply, name: str, verb: str, looks: bool) -> None:
         if looks and verb in ("", "ready"):

@@ -167,6 +167,14 @@ def test_what_comes_by_a_models_own_port_is_for_it_whatever_it_is_called(many: M
         assert status == 200 and b'"small"' in said and b'"chat"' not in said
 
 
+def test_a_models_own_port_says_of_no_other_model_that_it_is_ready(many: Many) -> None:
+    """A requester asks where its ports lead, and a door that begins anew may give that port to another model."""
+    [own] = many.door.get("/failover/models")[1]["ports"].values()
+    asked = [(port, model) for port in (own, many.door.port) for model in ("small", "chat")]
+    status = [ask(port, f"/failover/models/{model}/ready")[0] for port, model in asked]
+    assert status == [200, 404, 200, 200]
+
+
 def test_models_are_listed_with_their_states(many: Many) -> None:
     found = many.door.get("/v1/models")[1]["data"]
     assert {model["id"]: model["state"] for model in found} == {
