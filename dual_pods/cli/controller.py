@@ -25,6 +25,7 @@ from dual_pods.shell.kube import ACCOUNT, Kube
 from dual_pods.shell.lease import Lease
 from dual_pods.shell.pages import Pages
 from dual_pods.shell.prometheus import Prometheus
+from sidecar.kernel import process_setup
 from sidecar.terminal import commands
 from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.extras import how_to_get
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     mode, own = Mode(options.mode), ACCOUNT / "namespace"
     if mode is Mode.SWAP and options.server_pod is None:
         it.error("--server-pod is needed: the pod in which a node's pool runs")
+    process_setup.raise_descriptor_limit()  # one for each server pod and each requester
     log = Log("dual-pods-controller", json=options.log_format == "json")
     try:
         template = _pod(options.server_pod) if mode is Mode.SWAP else {}

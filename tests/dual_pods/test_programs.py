@@ -4,6 +4,9 @@ import http.server
 import inspect
 import json
 import re
+import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -59,6 +62,20 @@ def test_what_is_wrong_is_one_sentence(
     except SystemExit as ends:
         found = int(str(ends.code))
     assert (found, says in capsys.readouterr().err) == (code, True)
+
+
+def test_a_controller_takes_all_the_descriptors_that_it_may_have() -> None:
+    """A container may begin with 1,024, and it has a connection to each requester and each server pod."""
+    limited = ["sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", sys.executable, "-m", "dual_pods.cli.controller"]
+    flags = ["--mode", "direct", "--api-server", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*limited, *flags], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            assert any(b" started " in line for line in process.stderr)
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        finally:
+            process.kill()
+    assert soft == hard > 100
 
 
 @pytest.fixture
