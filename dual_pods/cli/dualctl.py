@@ -123,7 +123,8 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
             state = (f"{it['state']}: {it['why']}" if it["why"] else it["state"]) + its
             holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
-    return [*blind, *table.lines(asks), "", *table.lines(runs)]
+    shown = [*blind, *table.lines(asks), "", *table.lines(runs)]
+    return ["".join(c if c.isprintable() else " " for c in line) for line in shown]  # pods say what they like
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -178,9 +178,9 @@ def _admin(requester: Requester, path: str) -> str:
 
 def sentence(body: bytes) -> str:
     """An error's words, whatever wraps them."""
+    found: Any = body.decode("utf-8", "replace")
     with contextlib.suppress(reading.BadAnswer):
-        found: Any = reading.decoded(body, object)
+        found = reading.decoded(body, object)
         while isinstance(found, dict):
             found = found.get("error", found.get("message", found.get("why", "")))
-        return str(found)[:500]
-    return " ".join(body[:500].decode("utf-8", "replace").split())
+    return " ".join(str(found).split())[:500]

@@ -117,6 +117,10 @@ def test_status_says_what_each_waits_for(
     assert dualctl.main(["status", "--controller", url]) == 1
     [line] = [line for line in capsys.readouterr().out.splitlines() if "i1" in line]
     assert line.split()[-3:] == ["512", "MiB", "-"] and "off; its pod is leaving: node n1 isn't there" in line
+    asks["says"] = "http://10.0.0.1/v1 says 500: no\n\x1b[2J\rb  n1  GPU-0  ready"
+    assert dualctl.main(["status", "--controller", url]) == 1
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable() and "says 500: no  [2J b  n1" in shown, "no terminal obeys a pod"
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
     assert "doesn't lead: the other replica does" in capsys.readouterr().out

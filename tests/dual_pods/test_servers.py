@@ -97,7 +97,7 @@ def test_where_engines_don_t_sleep_the_probe_alone_decides() -> None:
 
 def test_it_is_told_to_sleep_and_to_wake_with_the_leadership_s_token_and_a_refusal_is_a_sentence() -> None:
     async def check(engine: Engine, its: Servers, server: Server) -> None:
-        engine.answers |= {"/sleep": (200, b""), "/wake_up": (500, b'{"error": {"message": "out of memory"}}')}
+        engine.answers |= {"/sleep": (200, b""), "/wake_up": (500, b'{"error": {"message": "out of\\n memory"}}')}
         await its.order(Order("sleep", server, "i1"))
         with pytest.raises(Failed, match="says 500: out of memory"):
             await its.order(Order("wake", server, "i1"))
