@@ -73,8 +73,7 @@ def enough(
     """
     lack = {name for name, count in short.items() if count > 0}
     going = {s.id for s in sleepers if s.id in leaving and any(s.holds(name) for name in lack)}
-    left = _left(short, going, sleepers)
-    while left := {name: count for name, count in left.items() if count > 0}:
+    while left := _left(short, going, sleepers):
         helpful = [  # one covers only where it gives bytes back, and what was short is no collateral
             replace(s, accelerators=s.accelerators - {name for name in lack if name not in left or not s.holds(name)})
             for s in sleepers
@@ -84,11 +83,8 @@ def enough(
         if found is None:
             return None
         going |= {sleeper.id for sleeper in found}
-        left = _left(short, going, sleepers)
     for each in sorted(sleepers, key=lambda s: (len(s.accelerators - lack), s.last_used, s.id), reverse=True):
-        if each.id in going - leaving and all(
-            count <= 0 for count in _left(short, going - {each.id}, sleepers).values()
-        ):
+        if each.id in going - leaving and not _left(short, going - {each.id}, sleepers):
             going.remove(each.id)
     return [sleeper for sleeper in sleepers if sleeper.id in going]
 
@@ -99,4 +95,4 @@ def _left(short: Mapping[str, int], going: Set[str], sleepers: Sequence[Instance
         its = replace(sleeper, weights={}) if sleeper.weights_name in counted else sleeper
         counted |= {sleeper.weights_name} - {""}
         left = {name: count - its.holds(name) for name, count in left.items()}
-    return left
+    return {name: count for name, count in left.items() if count > 0}
