@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -324,11 +323,3 @@ def test_a_name_that_the_wire_doesnt_take_is_refused_and_not_tried_for_ever(hous
     until(a.heard_answer, "it is told no")
     (failed,) = [event for event in a._events if "failed" in event]
     assert failed["type"] == "Refused" and "engine_id" in failed["why"]
-
-
-def test_a_socket_that_isnt_ours_is_no_lock_server(house: House) -> None:
-    house.run_dir.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(house.run_dir / "lock.sock"))
-        listener.listen()
-        assert house.lockctl_code("--answer-timeout-s", "0.3", "status") == 2
