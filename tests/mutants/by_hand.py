@@ -703,7 +703,7 @@ BY_HAND = (
         "engine_shim/shell/main_process.py",
         '            elif order.what == "bind" and self.state == "active":\n',
         '            elif order.what == "bound" and self.state == "active":\n',
-        tests=("tests/engine/test_attacks.py::test_a_socket_that_is_removed_under_an_engine_is_bound_again[toy]",),
+        tests=("tests/engine/test_attacks.py::test_a_socket_that_is_removed_under_an_engine_is_bound_again",),
     ),
     Mutant(
         "shim-makes-again",
