@@ -146,6 +146,7 @@ def test_the_doctor_looks_at_each_part_of_the_pair_and_what_cant_be_asked_is_sai
 
 
 @chaos
+@pytest.mark.skipif(PROMTOOL is None, reason=NO_PROMTOOL)
 def test_engines_are_killed(house: House, pager: Pager) -> None:
     a, b = pager.pod()
     for deaths in (1, 2, 3):
@@ -232,6 +233,7 @@ def test_a_device_process_of_gms_is_stopped(house: House, pager: Pager) -> None:
 
 
 @chaos
+@pytest.mark.skipif(PROMTOOL is None, reason=NO_PROMTOOL)
 def test_the_door_ends_again_and_again(house: House, pager: Pager) -> None:
     pager.pod()
     door = next(one for one in house.programs if one.log.name == "door.log")

@@ -557,7 +557,9 @@ BY_HAND = (
         "engine_shim/shell/shim.py",
         "        self.feed(e.Registered(conn, number, hello.start, hello.main))\n",
         "        self.feed(e.Registered(conn, number, self.machine.number, hello.main))\n",
-        tests=("tests/engine/test_shim_rules.py::test_one_hello_of_this_protocol_for_this_start_and_one_main_process",),
+        tests=(
+            "tests/engine/test_shim_rules.py::test_one_hello_of_this_protocol_for_this_start_and_one_main_process_which_alone_says_steps",
+        ),
     ),
     Mutant(
         "presence-main-armed",
