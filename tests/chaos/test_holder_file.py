@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from lockserver.shell.rundir import HOLDER
 from tests.chaos.house import House, Server, Waiter
+from tests.support import tmpfs
 from tests.support.root import needs_root
 
 pytestmark = pytest.mark.chaos
@@ -90,12 +90,6 @@ def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
     """A tmpfs of 64 KiB as the run directory, a file that fills it, and a person who took the server's spare file for
     rubbish: with it a full disk stops no server.
     """
-    house.run_dir.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", house.run_dir], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
     filler = Path(house.run_dir, "filler")
 
     def full(yes: bool) -> None:
@@ -108,11 +102,8 @@ def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
             while True:
                 file.write(b"x" * 512)
 
-    try:
+    with tmpfs.mounted(house.run_dir, "size=64k,mode=0700"):
         yield house.server(), full
-    finally:
-        house.clear()
-        subprocess.run(["umount", house.run_dir], check=True)
 
 
 disks = pytest.mark.parametrize("disk", [limited, pytest.param(small_disk, marks=[pytest.mark.root, needs_root])])

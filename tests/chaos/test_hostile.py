@@ -16,6 +16,7 @@ import pytest
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import HOLDER, LIFE, connect
 from tests.chaos.house import Caller, House, Observer, Waiter, patient_connect
+from tests.support import tmpfs
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -190,20 +191,15 @@ def test_a_life_directory_that_is_removed_while_it_recovers_is_made_anew(house: 
 @pytest.fixture
 def bad_place(house: House, request: pytest.FixtureRequest) -> Iterator[Path]:
     mount = house.directory / "mount"
-    mount.mkdir()
-    kind = request.param
-    options = "size=64k,nr_inodes=3" if kind == "full" else "size=64k"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mount)], check=True)
-    try:
-        if kind == "full":
+    full = request.param == "full"
+    with tmpfs.mounted(mount, "size=64k,nr_inodes=3" if full else "size=64k"):
+        if full:
             with contextlib.suppress(OSError):
                 for number in range(10):
                     (mount / f"{number}").write_bytes(b"x" * 8192)
         else:
             subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         yield mount / "run"
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 @pytest.mark.root
@@ -239,9 +235,7 @@ def refusal(run_dir: Path) -> str:
 @pytest.mark.root
 @needs_root
 def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can(house: House) -> None:
-    house.run_dir.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=40,mode=0700", "tmpfs", str(house.run_dir)], check=True)
-    try:
+    with tmpfs.mounted(house.run_dir, "nr_inodes=40,mode=0700"):
         house.server()
         fillers = []
         with contextlib.suppress(OSError):
@@ -269,8 +263,6 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
                 filler.unlink(missing_ok=True)
             hold.stderr.read()
             assert hold.wait(40) == 0
-    finally:
-        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)
 
 
 # -- a memory reader that hangs ----

@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from engine_shim.cli.failover import main
 from sidecar.kernel import process_tree
 from tests.engine.kinds import TOY
 from tests.engine.shims import House, Program, Shim
+from tests.support import tmpfs
 from tests.support.processes import Process
 from tests.support.prometheus import NO_PROMTOOL, PROMTOOL, Samples, not_as_expected, scrape
 from tests.support.waiting import until
@@ -190,21 +189,9 @@ def test_the_lock_server_is_stopped(house: House, pager: Pager) -> None:
     pager.fires("FailoverServerAway warning lockserver")
 
 
-@contextlib.contextmanager
-def small_disk(directory: Path) -> Iterator[None]:
-    directory.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs", str(directory)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("nothing can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
 @chaos
 def test_the_run_directory_is_full(house: House, pager: Pager) -> None:
-    with small_disk(house.run_dir):
+    with tmpfs.mounted(house.run_dir, "size=24m,mode=0700"):
         pager.pod()
         with open(house.run_dir / "filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
             while True:

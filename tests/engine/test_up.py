@@ -572,15 +572,17 @@ def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "told"),
+    ("engine", "devices", "told"),
     [
-        ("reference", {"REFERENCE_DEVICES": "host:x,host:y"}),
-        ("vllm", {"FAILOVER_VLLM_DEVICES": "host:x,host:y"}),
-        ("my.module:Engine", {}),
+        ("reference", "host:x,host:y", {"REFERENCE_DEVICES": "host:x,host:y"}),
+        ("vllm", "host:x,host:y", {"FAILOVER_VLLM_DEVICES": "host:x,host:y"}),
+        ("vllm", "GPU-1,GPU-2", {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}),
+        ("vllm", "cuda", {}),  # as many as an engine has ranks
+        ("my.module:Engine", "host:x,host:y", {}),
     ],
 )
-def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[str, str]) -> None:
-    options = Options(Path("/run"), engine, ("host:x", "host:y"), "1GiB", ("a", "b"), (), ())
+def test_up_tells_the_engines_which_devices_there_are(engine: str, devices: str, told: dict[str, str]) -> None:
+    options = Options(Path("/run"), engine, tuple(devices.split(",")), "1GiB", ("a", "b"), (), ())
     assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
 
 
@@ -622,12 +624,6 @@ def up_help() -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         failover_command.main(["up", "--help"])
     return out.getvalue()
-
-
-def test_gpus_are_told_by_name_too_and_cuda_is_as_many_as_an_engine_has_ranks() -> None:
-    for devices, told in ((("GPU-1", "GPU-2"), {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}), (("cuda",), {})):
-        options = Options(Path("/run"), "vllm", devices, "1GiB", ("a", "b"), (), ())
-        assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
 
 
 @pytest.mark.parametrize("there_are_gpus", [True, False])
