@@ -1,10 +1,8 @@
 """Fixtures of the real-process suite. Everything that a test starts is a descendant of the fork server, and is killed
 when the test is over."""
 
-import os
 import resource
 import socket
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -47,11 +45,5 @@ def many_descriptors() -> Iterator[int]:
 @pytest.fixture
 def small_tmpfs(house: h.House) -> Iterator[None]:
     """The run directory is a filesystem of its own, with little room."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: mounts")
-    house.run_dir.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(house.run_dir)], check=True)
-    try:
+    with tmpfs.mounted(house.run_dir, "size=256k,mode=0700"):
         yield
-    finally:
-        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)

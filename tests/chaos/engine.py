@@ -281,7 +281,6 @@ class Engine:
         self.membership: Membership | None = None
         self.well = True
         self.check_hangs = False
-        self.drain = "ok"
         self.permit_over = threading.Event()
         self.raw: dict[str, Any] = {}
         self.kept: list[Any] = []
@@ -325,14 +324,9 @@ class Engine:
     # the lock
 
     def do_start(
-        self,
-        run_dir: str,
-        engine_id: str,
-        on_lost: str = "report",
-        timeout_s: float | None = 30.0,
-        on_resume: str = "report",
+        self, run_dir: str, engine_id: str, on_lost: str = "report", timeout_s: float | None = 30.0
     ) -> dict[str, Any]:
-        """`on_lost`: report it; or also end, or exit by sys.exit. `on_resume`: report it, or also raise."""
+        """`on_lost`: report it; or also end, or exit by sys.exit."""
 
         def lost(why: str) -> None:
             self._say("lost", why=why)
@@ -343,8 +337,6 @@ class Engine:
 
         def resume(why: str) -> None:
             self._say("resume", why=why)
-            if on_resume == "raise":
-                raise RuntimeError("on_resume fails")
 
         self.client = LockClient(
             run_dir,
@@ -368,10 +360,6 @@ class Engine:
 
     def _drain(self, timeout_s: float) -> None:
         self._say("drain")
-        if self.drain == "fail":
-            raise RuntimeError("a request can't be finished")
-        if self.drain == "hang":
-            threading.Event().wait()
 
     @property
     def _client(self) -> LockClient:
@@ -445,37 +433,8 @@ class Engine:
         grant = self._client.acquire(timeout_s=30.0)
         return {"token": grant.token, "interrupted": interrupted, "alone": take_witness(witness, f"{grant.token}")}
 
-    def do_begin_acquire_and_leave_it(self, after_s: float) -> dict[str, Any]:
-        """In the main thread, until a signal handler raises."""
-
-        class Interrupted(Exception):
-            pass
-
-        def handler(*_: object) -> None:
-            raise Interrupted
-
-        signal.signal(signal.SIGALRM, handler)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, after_s)
-            self._client.acquire()
-        except Interrupted:
-            return {"interrupted": True}
-        return {"interrupted": False}
-
     def do_chdir(self, path: str) -> None:
         os.chdir(path)
-
-    def do_close(self) -> None:
-        """Leaves the lock server, and lives on."""
-        self._client.close()
-
-    def do_close_in_child(self) -> dict[str, Any]:
-        """A forked child closes the client, and ends."""
-        pid = os.fork()
-        if pid == 0:
-            self._client.close()
-            os._exit(0)
-        return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
 
     def do_close_everything(self) -> None:
         """As a daemon does: all descriptors but the one by which we are told what to do."""
@@ -536,7 +495,7 @@ class Engine:
         self._client.ready(ready, needs)
 
     def do_set(self, **settings: Any) -> None:
-        """`well`: what `check` answers; or `check_hangs`. `drain`: ok, fail or hang."""
+        """`well`: what `check` answers; or `check_hangs`."""
         for name, value in settings.items():
             setattr(self, name, value)
 
@@ -706,9 +665,6 @@ class Engine:
             part = lives[max(first, 0) : first + 200]
             assert session.connection.say(m.OldLives(incarnation=session.name), [life.fd for life in reversed(part)])
         return {"pid": held.pid}
-
-    def do_witness(self, path: str) -> dict[str, Any]:
-        return {"alone": take_witness(path, f"{os.getpid()}")}
 
     def do_start_program(self) -> dict[str, Any]:
         """By exec alone: it inherits whatever isn't close-on-exec."""

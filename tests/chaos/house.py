@@ -36,10 +36,6 @@ Status = m.Status
 P = TypeVar("P", bound="Process")
 
 
-def reasons(status: Status) -> list[str]:
-    return status.fencing.waiting_for if status.fencing is not None else []
-
-
 class Engine(Process):
     """One engine's process at the other end of a socket."""
 
@@ -331,12 +327,6 @@ class Server(Process):
             history: m.History = observer.next(m.History)
         return [entry for entry in history.events if entry.event == event]
 
-    def resident_kb(self) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1])
-        raise AssertionError("no VmRSS")
-
 
 def held_by(server: Server, engine_id: str, token: int) -> None:
     """In the end it is the same holder, with its token."""
@@ -405,11 +395,11 @@ class House:
         return self.born(ours), outside
 
     def server(
-        self, *arguments: str, warm: bool = False, wait: bool = True, through: Sequence[str] = (), **request: Any
+        self, *arguments: str, cold: bool = False, wait: bool = True, through: Sequence[str] = (), **request: Any
     ) -> Server:
-        """`python -m lockserver`, or, `warm`, a fork of an interpreter that has it imported and runs the same."""
+        """A fork of an interpreter that has the server imported, or, `cold`, `python -m lockserver`."""
         argv = ["--run-dir", str(self.run_dir), *self.defaults, *arguments]
-        if not warm:
+        if cold or through:
             request |= {"do": "exec", "argv": [*through, sys.executable, "-m", "lockserver", *argv]}
         else:
             request |= {"do": "server", "argv": argv}

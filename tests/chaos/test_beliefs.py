@@ -1,7 +1,6 @@
 """The design's table of beliefs, through the real server: what is believed of a process's end, and what the lock goes
 by. The rows that older kernels see in another way: `test_fallbacks.py`."""
 
-import os
 import shutil
 from datetime import datetime
 
@@ -69,17 +68,6 @@ def test_a_spawned_child_that_joins_after_its_parent_was_killed_may_not_and_is_k
     assert b.granted()["dead"] == [True, True, True]
 
 
-def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
-    house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    worker = a.child("exec")
-    a.do("vouch_for", pid=worker.pid)
-    b.wants(watching=[a, worker])
-    a.kill()
-    assert b.granted()["dead"] == [True, True]
-
-
 def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then_granted_with_an_alarm(
     house: House,
 ) -> None:
@@ -102,30 +90,6 @@ def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then
     awaited, granted = (datetime.fromisoformat(server.history(e)[-1].at) for e in ("memory_awaited", "granted"))
     assert (granted - awaited).total_seconds() >= bound_s - 0.01
     assert "b is granted though the memory" in str(server.history("alarm")[-1].detail["text"])
-
-
-def test_memory_that_becomes_free_within_the_bound_is_granted_then(house: House) -> None:
-    server = house.server(*house.with_memory(), "--memory-bound-s", "3600")
-    device = house.device("0", 1000)
-    a, b = house.engine("a"), house.engine("b")
-    a.holds(needs={device: 600})
-    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
-    a.hears("memory")
-    b.wants(needs={device: 600})
-    a.kill()
-    server.fences("memory: b needs 600")
-    b.never_hears("granted", for_s=0.2)
-    os.close(a.fds.pop())
-    b.granted()
-    assert server.status().memory == "verified"
-
-
-def test_a_need_that_no_device_can_meet_is_refused_at_once(house: House) -> None:
-    house.server(*house.with_memory())
-    device = house.device("0", 1000)
-    a = house.engine("a")
-    a.wants(needs={device: 1001})
-    assert "1000 in all" in a.hears("refused")["why"]
 
 
 @pytest.mark.root

@@ -39,22 +39,6 @@ def idle(house: House, count: int) -> list[socket.socket]:
     return sockets
 
 
-def test_a_thousand_idle_connections_change_nothing_for_a_handoff(house: House, many_descriptors: int) -> None:
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    b.wants(watching=[a])
-    sockets = idle(house, 1000)
-    server.status()
-    resident_kb = server.resident_kb()
-    print(f"VmRSS with 1,000 connections: {resident_kb} kB (goal: 40,000)")
-    assert resident_kb < 80_000
-    a.kill()
-    assert b.granted()["dead"] == [True]
-    for sock in sockets:
-        sock.close()
-
-
 def test_a_server_that_has_no_descriptors_left_serves_those_who_are_in_and_does_not_spin(house: House) -> None:
     server = house.server(limits={"RLIMIT_NOFILE": 64})
     a, b = house.engine("a"), house.engine("b")
@@ -178,8 +162,7 @@ def throw_descriptors(run_dir: Path, random: randomness.Random, kept: list[socke
     kept.append(sock)
 
 
-@pytest.mark.parametrize("how", [*RUDE, "descriptors"])
-def test_a_rude_caller_disturbs_no_other_and_leaves_nothing(house: House, how: str) -> None:
+def test_no_rude_caller_disturbs_another_or_leaves_anything(house: House) -> None:
     random = seeded()
     server = house.server()
     a, b = house.engine("a"), house.engine("b")
@@ -188,21 +171,23 @@ def test_a_rude_caller_disturbs_no_other_and_leaves_nothing(house: House, how: s
     server.shows(lambda s: s.waiters)
     before = server.descriptors()
     kept: list[socket.socket] = []
-    for _ in range(20):
-        if how == "descriptors":
-            throw_descriptors(house.run_dir, random, kept)
-        else:
-            be_rude(house.run_dir, how, random, kept)
-    assert server.status().state == "HELD"
-    for sock in kept:
-        sock.close()
-    until(lambda: len(server.descriptors()) <= len(before), "the server closes what it got")
+    for how in (*RUDE, "descriptors"):
+        for _ in range(20):
+            if how == "descriptors":
+                throw_descriptors(house.run_dir, random, kept)
+            else:
+                be_rude(house.run_dir, how, random, kept)
+        status = server.status()
+        assert status.state == "HELD" and status.waiters, how
+        while kept:
+            kept.pop().close()
+        until(lambda: len(server.descriptors()) <= len(before), f"the server closes what it got: {how}")
     a.kill()
     assert b.granted()["dead"] == [True]
 
 
 def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
-    """Everything rude at once from two threads, while holders are killed. The server's descriptors come back to what
+    """Everything rude at once, while holders are killed. The server's descriptors come back to what
     they were."""
     random = seeded()
     server = house.server()
@@ -223,11 +208,10 @@ def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
         for sock in kept:
             sock.close()
 
-    floods = [threading.Thread(target=flood, args=(random.randrange(1 << 32),)) for _ in range(1)]
-    for thread in floods:
-        thread.start()
+    flooding = threading.Thread(target=flood, args=(random.randrange(1 << 32),))
+    flooding.start()
     try:
-        for _ in range(5):
+        for _ in range(2):
             assert event["event"] == "holding", event
             last = event["token"]
             holder = Process(event["pid"])
@@ -236,8 +220,7 @@ def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
             assert event["token"] > last
     finally:
         over.set()
-        for thread in floods:
-            thread.join()
+        flooding.join()
     server.shows(lambda s: s.state == "HELD" and len(s.waiters) == 2)
     assert server.descriptors_with(connections=3) == before, "nothing is left of the flood"
     contenders.close()
@@ -305,7 +288,7 @@ def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connectio
     """The server isn't root here, and an allowed engine of another user makes its file for itself alone."""
     open_to_others(house)
     os.chmod(house.witness, 0o666)
-    server = house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=OTHER)
+    server = house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", uid=OTHER)
     a = house.engine("a", uid=OTHER)
     a.holds()
     stranger = house.engine(uid=NOBODY)
@@ -314,9 +297,7 @@ def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connectio
     assert not server.dead
     assert holder_of(server.status()).engine_id == "a"
     server.kill()
-    house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=OTHER).shows(
-        lambda s: s.state == "HELD"
-    )
+    house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", uid=OTHER).shows(lambda s: s.state == "HELD")
 
 
 def test_workers_that_join_beside_stopped_standbys_cut_no_client_and_these_have_all_copies_when_they_go_on(

@@ -1,5 +1,5 @@
-"""The run directory: made anew under a live holder, robbed of its socket, wanted by a second server. And names that
-come back."""
+"""The run directory: made anew under a live holder, or robbed of its socket. And names that come back. A second server
+that wants it: `test_shell_rules.py`; a directory that was moved away: `test_paths.py`."""
 
 import os
 import shutil
@@ -25,15 +25,11 @@ def remove(house: House) -> None:
     until(gone, "the directory is gone")
 
 
-def move(house: House) -> None:
-    os.rename(house.run_dir, house.directory / "elsewhere")
-
-
 def unlink_socket(house: House) -> None:
     (house.run_dir / "lock.sock").unlink()
 
 
-@pytest.mark.parametrize("lose", [remove, move, unlink_socket])
+@pytest.mark.parametrize("lose", [remove, unlink_socket])
 def test_a_live_holder_finds_the_server_of_a_directory_that_was_made_anew(
     house: House, lose: Callable[[House], None]
 ) -> None:
@@ -62,34 +58,6 @@ def test_a_live_holder_finds_the_server_of_a_directory_that_was_made_anew(
     assert grant["dead"] == [True, True] and grant["token"] > token
 
 
-def test_a_waiter_whose_directory_is_gone_waits_for_the_next(house: House) -> None:
-    house.server()
-    a, b = house.engine("a"), house.engine("b")
-    a.holds()
-    b.wants()
-    remove(house)
-    a.kill()
-    new = house.server()
-    grant = b.granted()
-    assert holder_of(new.status()).token == grant["token"]
-
-
-def test_a_second_server_on_a_directory_is_refused_with_the_firsts_pid_and_disturbs_no_client(house: House) -> None:
-    server = house.server()
-    a, b = house.engine("a"), house.engine("b")
-    token = a.holds()
-    b.wants(watching=[a])
-    socket_before = os.stat(house.run_dir / "lock.sock").st_ino
-    second = house.server(wait=False)
-    assert house.exit_code(second) == 1
-    assert f"process {server.pid}" in house.log.read_text()
-    assert os.stat(house.run_dir / "lock.sock").st_ino == socket_before
-    assert holder_of(server.status()).token == token
-    a.never_hears("lost", for_s=0)
-    a.kill()
-    assert b.granted()["dead"] == [True]
-
-
 # -- the same name again -----------------------------------------------------------------------------------------------
 
 
@@ -109,18 +77,6 @@ def test_namesakes_that_come_and_go_while_their_predecessor_dies_slowly_leave_no
     keeper.kill()
     assert b.granted()["dead"] == [True, True]
     until(lambda: os.listdir(house.run_dir / "life") == [b.tree], "only the holder's life file is left")
-
-
-def test_a_directory_full_of_stale_life_files_does_not_keep_a_server_from_granting(house: House) -> None:
-    house.run_dir.mkdir()
-    life = house.run_dir / "life"
-    life.mkdir()
-    for number in range(100):
-        (life / f"old.{number:016x}").touch()
-    house.server()
-    a = house.engine("a")
-    a.holds()
-    until(lambda: os.listdir(life) == [a.tree], "the stale files are gone")
 
 
 def test_a_server_that_is_told_to_stop_leaves_cleanly_and_the_holder_goes_on(house: House) -> None:

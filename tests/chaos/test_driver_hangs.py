@@ -30,14 +30,14 @@ def test_the_server_serves_and_no_engine_is_granted_memory_that_cannot_be_read(h
     needs = {named.stdout.decode().strip(): 1 << 20}
     hangs = house.directory / "the-driver-hangs"
     environment |= {"EMULATED_NVML_HANGS": str(hangs), "PYTHONPATH": str(ROOT)}
-    server = house.server("--memory", "nvml", env=environment)
+    server = house.server("--memory", "nvml", cold=True, env=environment)
     a, b = house.engine("a"), house.engine("b")
     token = a.holds(needs=needs)
     b.wants(needs=needs, watching=[a])
     server.shows(lambda s: s.waiters)
     hangs.touch()
     server.kill()
-    server = house.server("--memory", "nvml", env=environment)
+    server = house.server("--memory", "nvml", cold=True, env=environment)
     held = server.shows(lambda s: s.state == "HELD" and s.waiters)
     assert held.holder is not None and held.holder.token == token
     a.kill()

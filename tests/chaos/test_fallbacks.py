@@ -51,7 +51,9 @@ def test_status_says_what_evidence_there_is(start: Start, pidfds: str) -> None:
     assert evidence == {"peer": "peer pidfd", "sent": "sent pidfd", "none": "end-of-file only"}.get(pidfds, evidence)
 
 
+@pytest.mark.parametrize("pidfds", ["peer", "sent", "none"])
 def test_kills_of_the_holder_make_as_many_successors_and_never_two(house: House, start: Start) -> None:
+    """What this kernel itself can do: `test_kill_loops.py`."""
     start()
     kill_holders(house, ROUNDS)
 
@@ -191,13 +193,12 @@ def test_a_process_that_closed_everything_and_lives_is_waited_for(house: House, 
     assert ended(b.granted(), pidfds) == [True]
 
 
-@pytest.mark.parametrize("how", ["exec", "fork"])
-def test_a_joined_child_is_waited_for(house: House, start: Start, pidfds: str, how: str) -> None:
+def test_a_joined_child_is_waited_for(house: House, start: Start, pidfds: str) -> None:
     """And killed, where there is a pidfd to kill it by."""
     server = start()
     a, b = house.engine("a"), house.engine("b")
     a.holds()
-    worker = a.child(how).joins(a.tree).joined()
+    worker = a.child("fork").joins(a.tree).joined()
     assert [member.pid for member in holder_of(server.status()).members] == [a.pid, worker.pid]
     b.wants(watching=[a, worker])
     server.shows(lambda s: s.waiters)

@@ -37,7 +37,7 @@ def knock(path: str) -> socket.socket:
 
 
 def test_a_lock_server_without_descriptors_says_so_until_it_has_some_again(house: House) -> None:
-    server = house.server(warm=True)
+    server = house.server()
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     b.wants(watching=[a])

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import HOLDER, LIFE, connect
 from tests.chaos.house import Caller, House, Observer, Waiter, patient_connect
+from tests.support import tmpfs
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -191,20 +191,15 @@ def test_a_life_directory_that_is_removed_while_it_recovers_is_made_anew(house: 
 @pytest.fixture
 def bad_place(house: House, request: pytest.FixtureRequest) -> Iterator[Path]:
     mount = house.directory / "mount"
-    mount.mkdir()
-    kind = request.param
-    options = "size=64k,nr_inodes=3" if kind == "full" else "size=64k"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mount)], check=True)
-    try:
-        if kind == "full":
+    full = request.param == "full"
+    with tmpfs.mounted(mount, "size=64k,nr_inodes=3" if full else "size=64k"):
+        if full:
             with contextlib.suppress(OSError):
                 for number in range(10):
                     (mount / f"{number}").write_bytes(b"x" * 8192)
         else:
             subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         yield mount / "run"
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 @pytest.mark.root
@@ -240,9 +235,7 @@ def refusal(run_dir: Path) -> str:
 @pytest.mark.root
 @needs_root
 def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can(house: House) -> None:
-    house.run_dir.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=40,mode=0700", "tmpfs", str(house.run_dir)], check=True)
-    try:
+    with tmpfs.mounted(house.run_dir, "nr_inodes=40,mode=0700"):
         house.server()
         fillers = []
         with contextlib.suppress(OSError):
@@ -270,8 +263,6 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
                 filler.unlink(missing_ok=True)
             hold.stderr.read()
             assert hold.wait(40) == 0
-    finally:
-        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)
 
 
 # -- a memory reader that hangs ----
@@ -324,11 +315,3 @@ def test_a_name_that_the_wire_doesnt_take_is_refused_and_not_tried_for_ever(hous
     until(a.heard_answer, "it is told no")
     (failed,) = [event for event in a._events if "failed" in event]
     assert failed["type"] == "Refused" and "engine_id" in failed["why"]
-
-
-def test_a_socket_that_isnt_ours_is_no_lock_server(house: House) -> None:
-    house.run_dir.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(house.run_dir / "lock.sock"))
-        listener.listen()
-        assert house.lockctl_code("--answer-timeout-s", "0.3", "status") == 2

@@ -1,5 +1,6 @@
 """Kills without end: of holders, of servers, of both. The witness is the tests' own lock, of which the server knows
-nothing."""
+nothing. And a server that is stopped, which looks dead to all but a pidfd.
+"""
 
 import os
 import time
@@ -9,12 +10,13 @@ import pytest
 from tests.chaos.house import LONG_WINDOW, Contenders, House, witnessed_tokens
 from tests.support.chance import seeded
 from tests.support.processes import Process
+from tests.support.status import holder_of
 from tests.support.waiting import readable
 
 pytestmark = pytest.mark.chaos
 
-ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "100"))
-CRASH_LOOP_S = float(os.environ.get("FAILOVER_CHAOS_CRASH_LOOP_S", "10"))
+ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "30"))
+CRASH_LOOP_S = float(os.environ.get("FAILOVER_CHAOS_CRASH_LOOP_S", "5"))
 
 
 def kill_holders(house: House, rounds: int) -> None:
@@ -42,7 +44,7 @@ def kill_holders(house: House, rounds: int) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_hundred_kills_of_the_holder_make_as_many_successors_and_never_two(house: House) -> None:
+def test_kills_of_the_holder_make_as_many_successors_and_never_two(house: House) -> None:
     server = house.server()
     before = len(server.descriptors())
     kill_holders(house, ROUNDS)
@@ -53,10 +55,10 @@ def test_a_hundred_kills_of_the_holder_make_as_many_successors_and_never_two(hou
 def test_holders_and_servers_are_killed_in_turn(house: House) -> None:
     """The holder dies while its server is away, or the other way round: whichever comes back first."""
     random = seeded()
-    server = house.server(*LONG_WINDOW, warm=True)
+    server = house.server(*LONG_WINDOW)
     contenders = Contenders(house, "abc")
     last = 0
-    for round in range(ROUNDS // 10):
+    for round in range(ROUNDS // 5):
         event = contenders.next()
         assert event["event"] == "holding" and event["token"] > last, f"round {round}: {event} after {last}"
         last = event["token"]
@@ -68,7 +70,7 @@ def test_holders_and_servers_are_killed_in_turn(house: House) -> None:
         random.shuffle(victims)
         for victim in victims:
             victim.kill()
-        server = house.server(*LONG_WINDOW, warm=True)
+        server = house.server(*LONG_WINDOW)
         os.close(holder.pidfd)
     contenders.close()
 
@@ -86,7 +88,7 @@ def test_a_server_that_crashes_in_a_loop_does_not_end_the_service(house: House) 
     crashes = 0
     while time.monotonic() < end:
         server.kill()
-        server = house.server("--window-s", "30", wait=False)
+        server = house.server("--window-s", "30", cold=True, wait=False)
         lifetime_s = random.uniform(0, 0.4)
         assert not a.heard("lost") and not b.heard("granted")
         assert not readable(server.pidfd, lifetime_s), "it ended by itself"
@@ -101,64 +103,17 @@ def test_a_server_that_crashes_in_a_loop_does_not_end_the_service(house: House) 
     assert b.granted()["dead"] == [True]
 
 
-@pytest.mark.parametrize("first", ["server", "holder"])
-def test_what_the_waiters_kept_proves_the_holders_end_to_the_next_server(house: House, first: str) -> None:
-    """The window is an hour: this can't pass by waiting. The worker is the holder's second process."""
+def test_a_stopped_server_is_waited_for_and_no_client_is_disturbed(house: House) -> None:
     server = house.server(*LONG_WINDOW)
-    a, b, c = (house.engine(x) for x in "abc")
-    token = a.holds()
-    worker = a.child("exec").joins(a.tree).joined()
-    b.wants(watching=[a, worker])
-    c.wants(watching=[a, worker])
-    server.shows(lambda s: len(s.waiters) == 2)
-    if first == "holder":
-        server.stop()  # it must not see it
-        a.kill()
-        server.kill()
-    else:
-        server.kill()
-        a.kill()
-    worker.kill()
-    second = house.server(*LONG_WINDOW)
-    held = second.shows(lambda s: s.state == "HELD")
-    next_one = b if held.holder is not None and held.holder.engine_id == "b" else c  # whichever is back first
-    grant = next_one.granted()
-    assert grant["dead"] == [True, True] and grant["token"] > token
-
-
-def test_free_memory_proves_the_holders_end_to_the_next_server(house: House) -> None:
-    server = house.server(*house.with_memory())
-    device = house.device("0", 1000)
-    a = house.engine("a")
-    a.holds(needs={device: 600})
-    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
-    a.hears("memory")
-    os.close(a.fds.pop())
-    server.kill()
-    a.kill()
-    house.server(*house.with_memory(), *LONG_WINDOW)
-    b = house.engine("b")
-    b.wants(watching=[a], needs={device: 600})
-    assert b.granted()["dead"] == [True]
-
-
-def test_a_holder_whose_server_stays_away_under_presume_dead_ends_before_the_window_does(house: House) -> None:
-    window_s = 4.0
-    server = house.server("--window-s", str(window_s), "--unsafe-presume-dead")
     a, b = house.engine("a"), house.engine("b")
-    a.holds()
+    token = a.holds()
     b.wants(watching=[a])
-    killed_at = time.monotonic()
-    server.kill()
-    lost = a.hears("lost")
-    assert lost["at"] < killed_at + window_s, "another engine could have been granted by then"
-    assert "presume" in lost["why"]
-    b.never_hears("lost", for_s=0)
-
-
-def test_a_holder_with_proof_goes_on_while_its_server_stays_away(house: House) -> None:
-    server = house.server("--window-s", "0.1")
-    a = house.engine("a")
-    a.holds()
-    server.kill()
-    a.never_hears("lost", for_s=1.0)
+    server.stop()
+    a.never_hears("lost")
+    server.go_on()
+    assert holder_of(server.status()).token == token
+    server.stop()
+    a.kill()
+    server.go_on()
+    assert b.granted()["dead"] == [True]
+    server.shows(lambda status: status.state == "HELD", "b holds")

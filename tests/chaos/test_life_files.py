@@ -22,7 +22,7 @@ SLOW = ("--settle-s", "0.5", "--window-s", "1", "--memory", "none")
 
 def pair(house: House) -> tuple[Server, Engine, Engine]:
     house.defaults = SLOW
-    server = house.server(warm=True)
+    server = house.server()
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     b.wants()
@@ -74,13 +74,13 @@ def test_a_copy_of_the_life_files_in_their_place_hides_no_process(house: House) 
 
 def test_life_files_that_were_made_anew_six_times_hide_no_process(house: House) -> None:
     house.defaults = SLOW
-    server, a = house.server(warm=True), house.engine("a")
+    server, a = house.server(), house.engine("a")
     a.holds()
     forked = a.child("fork", keep=False)
     for _ in range(6):
         shutil.rmtree(house.run_dir / "life")
         server.kill()
-        server = house.server(warm=True)
+        server = house.server()
         server.has_back(a)
     b = house.engine("b")
     b.wants()
@@ -96,12 +96,12 @@ def test_life_files_that_were_made_anew_six_times_hide_no_process(house: House) 
 def test_more_old_life_files_than_are_looked_at_withhold_the_proof(house: House, count: int, show: bool) -> None:
     """The program that has the lock of the oldest one is never granted past, nor after its end: it isn't looked at."""
     house.defaults = SLOW
-    server, a = house.server(warm=True), house.engine("a")
+    server, a = house.server(), house.engine("a")
     a.holds()
     hidden = a.do("had_lives", directory=str(house.directory / "lives"), count=count, show=show)["pid"]
     if not show:
         server.kill()
-        server = house.server(warm=True)
+        server = house.server()
         server.has_back(a)
     until(lambda: "life_files_not_looked_at" in house.log.read_text(), "the server says that it doesn't see them all")
     b = house.engine("b")
@@ -116,7 +116,7 @@ def test_more_old_life_files_than_are_looked_at_withhold_the_proof(house: House,
 
 def test_as_many_old_life_files_as_are_looked_at_cost_no_takeover(house: House) -> None:
     house.defaults = SLOW
-    server, a = house.server(warm=True), house.engine("a")
+    server, a = house.server(), house.engine("a")
     a.holds()
     hidden = a.do("had_lives", directory=str(house.directory / "lives"), count=400, show=True)["pid"]
     b = house.engine("b")
@@ -136,7 +136,7 @@ def only_its_main_process(status: Status) -> bool:
 def test_children_that_were_adopted_and_have_ended_are_not_kept(house: House) -> None:
     """More of them than an engine may have processes."""
     house.defaults = SLOW
-    server, a = house.server(warm=True), house.engine("a")
+    server, a = house.server(), house.engine("a")
     a.holds()
     descriptors = []
     for number in range(210):
@@ -150,7 +150,7 @@ def test_children_that_were_adopted_and_have_ended_are_not_kept(house: House) ->
             descriptors.append(len(os.listdir(f"/proc/{a.pid}/fd")))
     assert descriptors[1] <= descriptors[0] + 1
     server.kill()
-    server = house.server(warm=True)
+    server = house.server()
     server.has_back(a)
 
 
@@ -193,7 +193,7 @@ def shown(tmp_path: Path) -> Iterator[dict[str, int]]:
 
 
 def test_only_a_process_of_an_incarnation_shows_its_old_life_files(house: House, shown: dict[str, int]) -> None:
-    server = house.server(warm=True)
+    server = house.server()
     a = house.engine("a")
     a.holds()
     before = len(server.descriptors())
@@ -214,7 +214,7 @@ def test_only_a_process_of_an_incarnation_shows_its_old_life_files(house: House,
 def test_what_is_no_life_file_keeps_no_waiter_waiting_and_leaves_nothing(
     house: House, shown: dict[str, int], what: str
 ) -> None:
-    server = house.server(warm=True)
+    server = house.server()
     with Waiter(house.run_dir, "b") as b:
         b.next(m.Granted)
         old = m.OldLives(incarnation=f"b.{b.life.path.name.rpartition('.')[2]}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import pytest
 
 from tests.chaos.house import House, Server
 from tests.gms.container import SLAB, Container
+from tests.support import tmpfs
 from tests.support.root import needs_root
 
 pytestmark = [pytest.mark.chaos, pytest.mark.root, needs_root]
-TMPFS = ["mount", "-t", "tmpfs", "-o", "nr_inodes=60,mode=0700", "tmpfs"]
 
 
 @contextlib.contextmanager
 def few_inodes(place: Path) -> Iterator[Callable[[], None]]:
     """What it yields takes all that are left."""
-    place.mkdir(mode=0o700, parents=True)
-    subprocess.run([*TMPFS, str(place)], check=True)
     taken = iter(range(1000))
 
     def take_all() -> None:
@@ -28,10 +25,8 @@ def few_inodes(place: Path) -> Iterator[Callable[[], None]]:
             while True:
                 (place / f"filler{next(taken)}").touch()
 
-    try:
+    with tmpfs.mounted(place, "nr_inodes=60,mode=0700"):
         yield take_all
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def stops_in_order(server: Server) -> None:

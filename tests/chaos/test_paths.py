@@ -10,8 +10,6 @@ import pytest
 from lockserver.shell.rundir import names_of_path
 from tests.chaos.house import House, held_by
 from tests.support.root import needs_root
-from tests.support.status import holder_of
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 SETTLE = ("--settle-s", "2")
@@ -90,7 +88,7 @@ def test_a_holder_goes_where_its_path_leads_and_no_other_is_granted(
     b = house.engine("b")
     b.wants(watching=[a])
     held_by(new, "a", token)
-    b.never_hears("granted", for_s=3.0)
+    assert not b.heard("granted")
     a.never_hears("lost", for_s=0)
     if old_server == "stopped":
         old.go_on()
@@ -188,29 +186,6 @@ def test_a_relative_directory_means_what_it_meant_at_the_start(house: House, tmp
     held_by(house.server(), "a", token)
     child.never_hears("lost", for_s=0)
     a.never_hears("lost", for_s=0)
-
-
-@pytest.mark.parametrize("what", ["everything in it", "life"])
-def test_an_emptied_directory_and_a_restarted_server_end_no_holder(house: House, what: str) -> None:
-    server = house.server()
-    a = house.engine("a")
-    token = a.holds()
-    child = a.child("exec").joins(a.tree).joined()
-    pattern = f"{house.run_dir}/*" if what == "everything in it" else f"{house.run_dir}/life"
-    subprocess.run(["sh", "-c", f"rm -rf {pattern}"], check=True)
-    if what == "life":
-        server.kill()
-    else:
-        server.wait()
-    new = house.server("--settle-s", "2")
-    b = house.engine("b")
-    b.wants(watching=[a, child])
-    held_by(new, "a", token)
-    for engine in (a, child):
-        engine.never_hears("lost", for_s=0.5)
-    until(lambda: len(holder_of(new.status()).members) == 2, "the child is back")
-    a.kill()
-    assert b.granted()["dead"] == [True, True]
 
 
 def test_a_stopped_holder_is_not_replaced_where_only_its_own_spelling_of_the_path_leads_elsewhere(house: House) -> None:

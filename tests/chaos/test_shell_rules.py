@@ -29,7 +29,7 @@ def not_closed_on_exec(process: Process) -> list[str]:
 def test_no_descriptor_of_server_or_client_is_inherited_by_a_program_that_it_starts(house: House) -> None:
     """Rule: every descriptor that is received or made is close-on-exec: pidfds from the wire, copies that waiters
     keep, sockets, life locks, probes."""
-    server = house.server("--pidfds", "sent")
+    server = house.server("--pidfds", "sent", cold=True)
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     worker = a.child("exec")
@@ -219,15 +219,21 @@ def test_the_holder_file_is_replaced_and_never_written_over(house: House) -> Non
 def test_two_servers_never_serve_one_directory(house: House) -> None:
     """Rule: a flock on the directory. A later server ends, and takes neither socket nor file of the first."""
     server = house.server()
-    a = house.engine("a")
+    a, b = house.engine("a"), house.engine("b")
     token = a.holds()
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
     file, socket = (os.stat(house.run_dir / name).st_ino for name in ("holder.json", "lock.sock"))
     for late in [house.server(wait=False) for _ in range(3)]:
         assert house.exit_code(late) == 1
+    assert f"process {server.pid}" in house.log.read_text()
     assert not server.dead
     assert (file, socket) == tuple(os.stat(house.run_dir / name).st_ino for name in ("holder.json", "lock.sock"))
     status = server.status()
     assert status.server_pid == server.pid and status.holder is not None and status.holder.token == token
+    a.never_hears("lost", for_s=0)
+    a.kill()
+    assert b.granted()["dead"] == [True]
 
 
 def test_a_late_event_of_a_closed_connection_is_not_taken_for_the_death_of_the_process_that_has_its_descriptor_now(
@@ -272,12 +278,12 @@ def test_a_late_event_of_a_closed_connection_is_not_taken_for_the_death_of_the_p
 def test_a_grant_is_on_disk_before_an_engine_is_told(house: House) -> None:
     """Rule: `Persist`, then `Granted`. A server that is killed at any grant finds its holder in the file."""
     for _ in range(5):
-        server = house.server(warm=True)
+        server = house.server()
         a = house.engine("a")
         token = a.holds()
         server.kill()
         assert f'"token":{token}' in (house.run_dir / "holder.json").read_text()
-        server = house.server("--window-s", "3600", warm=True)
+        server = house.server("--window-s", "3600")
         held = server.shows(lambda s: s.state == "HELD")
         assert held.holder is not None and held.holder.token == token
         a.signal(signal.SIGKILL)

@@ -30,12 +30,12 @@ def file_from_before_the_first_grant(house: House, engine: Engine) -> bytes:
 
 def restore(house: House, older: bytes) -> Server:
     (house.run_dir / "holder.json").write_bytes(older)
-    return house.server(warm=True)
+    return house.server()
 
 
 def test_without_a_file_a_holder_that_was_stopped_is_taken_back_whatever_a_standby_knew(house: House) -> None:
     house.defaults = SLOW
-    server = house.server(warm=True)
+    server = house.server()
     holder = house.engine("a")
     token = holder.holds()
     standby = house.engine("b")
@@ -43,7 +43,7 @@ def test_without_a_file_a_holder_that_was_stopped_is_taken_back_whatever_a_stand
     holder.stop()
     server.kill()
     shutil.rmtree(house.run_dir)
-    server = house.server(warm=True)
+    server = house.server()
     standby.wants()
     server.shows(lambda status: bool(status.waiters) and any("has the path" in alarm for alarm in status.alarms))
     holder.go_on()
@@ -54,7 +54,7 @@ def test_without_a_file_a_holder_that_was_stopped_is_taken_back_whatever_a_stand
 
 def test_a_worker_that_lives_is_waited_for_where_the_file_names_no_holder(house: House) -> None:
     house.defaults = ("--window-s", "0.5", *SLOW)
-    server = house.server(warm=True)
+    server = house.server()
     holder = house.engine("a")
     older = file_from_before_the_first_grant(house, holder)
     holder.holds()
@@ -86,12 +86,12 @@ def test_a_grant_that_no_engine_was_told_is_made_anew_and_not_beside_another_pai
     written = record.decode((house.run_dir / "holder.json").read_bytes()).active
     assert written is not None and written.engine_id == "a"
     here, house.run_dir = house.run_dir, house.directory / "other"
-    others = house.server(warm=True)
+    others = house.server()
     other = house.engine("e")
     other.wants(needs={device: 1000})
     other.hears("granted")
     house.run_dir = here
-    server = house.server(warm=True)
+    server = house.server()
     server.shows(lambda status: any("has the device" in alarm for alarm in status.alarms))
     assert not first.heard("granted")
     others.kill()
@@ -101,19 +101,19 @@ def test_a_grant_that_no_engine_was_told_is_made_anew_and_not_beside_another_pai
 
 def test_what_one_process_shows_of_its_old_life_files_does_not_replace_what_another_has_shown(house: House) -> None:
     house.defaults = SLOW
-    server = house.server(warm=True)
+    server = house.server()
     holder = house.engine("a")
     holder.holds()
     fork = holder.child("fork", keep=False)  # lives in the first life file alone
     shutil.rmtree(house.run_dir / "life")
     server.kill()
-    server = house.server(warm=True)
+    server = house.server()
     server.has_back(holder)
     worker = holder.child("exec").joins().joined()  # has the second one
     shutil.rmtree(house.run_dir / "life")
     worker.stop()
     server.kill()
-    server = house.server(warm=True)
+    server = house.server()
     server.has_back(holder)
     worker.go_on()
     server.has_back(worker)

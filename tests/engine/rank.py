@@ -12,7 +12,6 @@ from typing import Any
 
 from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.client import GmsClient, Layout, Reader, Writer, open_memory
-from gms.memory import OutOfMemory
 from tools.vmm_refcount.contents import contents
 
 TIMEOUT_S = 60.0
@@ -44,10 +43,7 @@ class Rank:
             self.reader.sleep()
         elif word == "wake":
             self.reader.wake(TIMEOUT_S)
-            try:
-                self.pool.wake()
-            except OutOfMemory:
-                return {"out_of_memory": True}
+            self.pool.wake()
         elif word == "look":
             weights = self.contents.peek(self.reader.address(0), len(CONTENT))
             self.contents.poke(self.cache, b"kv")

@@ -20,7 +20,7 @@ from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
-ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "15"))
+ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "8"))
 STALL = ("--stall-s", "4")
 VICTIMS = ("shim", "main", "worker", "group", "stopped main", "told to end", "lock", "gms", "switchover")
 MOST_PAUSE_S = 0.4

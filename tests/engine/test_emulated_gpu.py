@@ -116,15 +116,3 @@ def test_killed_engines_come_back_as_standbys_within_a_piece_of_scratch(gpu: Gpu
         assert gpu.used == WEIGHTS + KV
         assert standby.ask("look") == before and before["weights"] == CONTENT.decode()
         active, standby = standby, gpu.rank(name)
-
-
-def test_while_the_other_is_awake_a_wake_is_out_of_memory(gpu: Gpu) -> None:
-    active = gpu.rank("a", WEIGHTS)
-    active.ask("sleep")
-    active.ask("wake")
-    standby = gpu.rank("b")
-    standby.ask("sleep")
-    assert standby.ask("wake") == {"out_of_memory": True}
-    standby.kill()
-    until(lambda: gpu.used == WEIGHTS + KV, "the one that is awake has lost nothing")
-    assert active.ask("look")["weights"] == CONTENT.decode()

@@ -41,11 +41,11 @@ def test_a_lock_server_and_a_gms_that_crash_are_there_again_and_the_pair_goes_on
     a, b = house.pair(KEPT)
     assert house.lock is not None and house.gms is not None
     keepers = (house.lock, house.gms)
-    for number in (1, 2):
+    for gms in ("gms", "gms.shell.device_process"):
         before = incarnation(house)
         weights = house.weights()
         assert weights is not None
-        for keeper, module in zip(keepers, ("lockserver", "gms"), strict=True):
+        for keeper, module in zip(keepers, ("lockserver", gms), strict=True):
             server_below(keeper, module).kill()
         until(lambda before=before: incarnation(house) not in ("", before), "another lock server")  # type: ignore[misc]
         until(
@@ -54,24 +54,10 @@ def test_a_lock_server_and_a_gms_that_crash_are_there_again_and_the_pair_goes_on
             ),
             "another GMS, with the weights",
         )
-        assert not any(keeper.dead for keeper in keepers), number
+        assert not any(keeper.dead for keeper in keepers), gms
     assert a.state()["deaths"] == b.state()["deaths"] == 0
     a.main().kill()
     settled(house, KEPT, b, a)
-
-
-def test_a_server_of_gms_that_crashes_alone_is_there_again(house: House) -> None:
-    a, b = house.pair(KEPT)
-    assert house.gms is not None
-    weights = house.weights()
-    assert weights is not None
-    server_below(house.gms, "gms.shell.device_process").kill()
-    until(
-        lambda: (s := house.weights()) is not None and s.server_incarnation != weights.server_incarnation,
-        "another GMS",
-    )
-    settled(house, KEPT, a, b)
-    assert not house.gms.dead
 
 
 def test_told_to_end_keeper_and_server_end(house: House) -> None:

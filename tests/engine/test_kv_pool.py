@@ -112,22 +112,6 @@ def test_several_caches_of_a_size_share_their_scratch(stage: Stage) -> None:
     assert stage.free == 0
 
 
-def test_a_killed_engine_comes_back_as_the_standby_while_the_survivor_serves(stage: Stage) -> None:
-    """Three times over, with the roles changed each time."""
-    active = stage.pool(12)
-    active[1].sleep()
-    active[1].wake()
-    for _ in range(3):
-        process, standby, address = stage.pool(12)
-        standby.sleep()
-        active[0].kill()
-        until(lambda: stage.free == 16, "all pages are free")
-        standby.wake()
-        process.poke(address, b"mine")
-        active = process, standby, address
-        assert stage.free == 4
-
-
 def test_asleep_its_addresses_are_no_memory(stage: Stage) -> None:
     process, pool, address = stage.pool(4)
     pool.sleep()

@@ -13,7 +13,6 @@ from engine_shim.rules.lifecycle import (
     BACK_OFF_MOST_S,
     BUSY_SHARE,
     HANDOFF_S,
-    LOOK_FIRST_S,
     LOOK_MOST_S,
     STEADY_S,
     STUCK_S,
@@ -55,17 +54,6 @@ def test_what_is_left_is_killed_before_each_look_and_looks_are_never_far_apart()
         harness.now = harness.machine.deadline
         harness.feed(e.Tick())
     assert kinds(harness.said) == ["KillTree", "Look"] * 21
-
-
-def test_each_end_is_looked_after_at_once_however_long_the_last_one_took() -> None:
-    harness = at(State.ACTIVE)
-    for _ in range(2):
-        harness.feed(e.Died(WORKER))
-        harness.feed(e.Looked(1, False))
-        assert harness.machine.deadline == pytest.approx(harness.now + LOOK_FIRST_S)
-        for _ in range(20):
-            harness.feed(e.Tick(), after_s=0.2)
-        again(harness).register()
 
 
 def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
@@ -181,13 +169,6 @@ def test_a_new_step_counts_the_steps_of_the_engine_anew() -> None:
     assert lives(harness)
 
 
-def test_told_to_end_what_does_not_drain_is_ended_and_that_is_said() -> None:
-    harness = at(State.ACTIVE, drain_s=3.0, stall_s=1000.0, busy_stall_s=1000.0)
-    harness.feed(e.Terminate())
-    harness.wait(100.0)
-    assert "it was told to end and had not drained within 3 s" in harness.machine.why
-
-
 def works(harness: Harness, seconds: int, share: float | None) -> None:
     """Work is queued and no step is finished, and the tree uses so much of a processor; None: it can't be said."""
     for _ in range(seconds):
@@ -252,23 +233,6 @@ def test_a_tree_ends_once_however_many_of_its_processes_are_seen_to_end_and_what
         harness.feed(event)
     assert harness.machine.counters.deaths == 1 and harness.machine.state is State.DEAD
     assert len(notes(harness, "tree_ends")) == 1
-
-
-def test_what_the_main_process_says_last_is_the_reason_of_this_end_and_of_no_other() -> None:
-    harness = at(State.WAKING)
-    harness.feed(e.Failing("failed in waking: no memory"))
-    harness.feed(e.Ended(1))
-    assert harness.machine.why == "failed in waking: no memory"
-    again(harness).register()
-    harness.feed(e.Ended(1))
-    assert harness.machine.why == "its main process ended with exit code 1"
-
-
-def test_who_is_dead_serves_nowhere() -> None:
-    harness = at(State.ACTIVE)
-    assert harness.machine.url
-    harness.feed(e.Ended(-9))
-    assert not harness.machine.url
 
 
 def test_an_end_that_was_wanted_is_no_alarm_and_no_death_and_any_other_is() -> None:
@@ -343,15 +307,6 @@ def test_where_a_state_has_a_bound_of_its_own_a_beat_counts_for_nothing(state: S
     assert harness.said == [] and harness.machine.well
 
 
-@pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
-def test_one_that_got_well_is_not_ended_for_what_was(state: State) -> None:
-    harness = at(state)
-    harness.feed(e.Beat(False, "weights gone"))
-    for _ in range(20):
-        harness.feed(e.Beat(True), after_s=UNWELL_S / 4)
-    assert harness.machine.tree is TreePhase.ALIVE and kinds(harness.said) == []
-
-
 def test_a_new_start_is_well_until_it_says_otherwise() -> None:
     harness = at(State.STANDBY)
     harness.feed(e.Beat(False, "weights gone", queued=3))
@@ -373,18 +328,6 @@ def test_having_been_ready_for_a_moment_only_makes_no_failure_the_first() -> Non
         harness.feed(e.Ended(1))
         assert harness.machine.failures == failures
         again(harness).register()
-
-
-def test_only_a_start_that_held_the_lock_itself_waits_for_a_successor() -> None:
-    harness = at(State.ACTIVE, stall_s=10 * STEADY_S)
-    harness.feed(e.Ended(-9))
-    again(harness).register()
-    assert harness.machine.token == 0 and probes.state(harness.machine, harness.now)["token"] == 0
-    harness.step(State.STANDBY)
-    harness.wait(STEADY_S)
-    harness.feed(e.Ended(-9))
-    harness.gone()
-    assert kinds(harness.said)[-1] == "Start"
 
 
 def test_a_pause_after_failures_is_not_cut_short_by_who_serves() -> None:
@@ -619,13 +562,6 @@ def test_it_sleeps_in_place_and_the_next_wake_is_no_failover() -> None:
         harness.step(state)
     counters = harness.machine.counters
     assert (counters.starts, counters.deaths, counters.failovers) == (1, 0, 1), "the first wake took over"
-
-
-@pytest.mark.parametrize("state", [State.STANDBY, State.WAKING, State.ACTIVE])
-def test_none_sleeps_that_has_not_drained(state: State) -> None:
-    harness = at(state)
-    harness.step(State.SLEEPING)
-    assert not lives(harness)
 
 
 def test_a_sleep_that_hangs_is_ended_and_that_is_said() -> None:

@@ -32,17 +32,20 @@ def two(host: Host) -> tuple[Model, Model, Shim, Shim]:
     return chat, coder, a, b
 
 
-def test_models_take_turns_in_place_and_the_wish_for_the_next_may_come_with_that_for_the_rest_of_the_last(
-    host: Host,
-) -> None:
+def test_models_take_turns_in_place_and_give_way_to_any_program_that_the_ledger_asks_for(host: Host) -> None:
     chat, coder, a, b = two(host)
     pids = [shim.main().pid for shim in (a, b)]
     for last, following in ((chat, coder), (coder, chat), (chat, coder)):
         assert set(host.leased()) == {last.name}
-        following.wake()  # its engine has the lock at once, and waits for the bytes
+        following.wake()  # before the last one's sleep: its engine has the lock at once, and waits for the bytes
         last.sleep()
         following.serves()
         last.rests()
+    command = (sys.executable, "-c", "import time; time.sleep(1000)")
+    where = ("--run-dir", str(host.directory), "hold", "--needs", f"host:0={16 << 20}")
+    host.house.add(Program(host.house, "hold", "vram.cli.vramctl", *where, "--", *command))
+    coder.rests("the ledger asks for its memory")
+    b.until("Standby", ready=True)
     assert [shim.main().pid for shim in (a, b)] == pids
     assert [shim.state()["deaths"] for shim in (a, b)] == [0, 0]
 
@@ -103,29 +106,21 @@ def test_what_a_kv_cache_holds_is_parked_until_a_wake_that_has_room(host: Host) 
     assert shim.said().count("dropped=0 why=none") == 1
 
 
-def test_the_ledger_asks_and_an_engine_gives_way_to_any_program(host: Host) -> None:
-    chat, _, a, _ = two(host)
-    command = (sys.executable, "-c", "import time; time.sleep(1000)")
-    where = ("--run-dir", str(host.directory), "hold", "--needs", f"host:0={16 << 20}")
-    host.house.add(Program(host.house, "hold", "vram.cli.vramctl", *where, "--", *command))
-    chat.rests("the ledger asks for its memory")
-    a.until("Standby", ready=True, deaths=0)
-
-
-@pytest.mark.parametrize("which", ["awake", "asleep", "ledger"])
-def test_a_death_gives_its_bytes_back_by_proof_and_the_ledgers_costs_nothing(host: Host, which: str) -> None:
-    chat, coder, a, b = two(host)
-    if which == "ledger":
-        host.ledger.kill()
-        chat.serves()
-        host.start("vram", "--run-dir", str(host.directory), "--memory", "host", "--settle-s", "0.2")
-        until(lambda: host.leased().keys() == {"chat"}, "the lease is back with its holder")
-    else:
-        (a if which == "awake" else b).main().kill()
-        for shim in (a, b):
-            until(lambda shim=shim: shim.state()["ready"], "it is there again")  # type: ignore[misc]
-    chat.serves()
-    coder.wake()
-    chat.sleep()
-    coder.serves()
-    assert host.leased().keys() == {"coder"}
+def test_a_death_gives_its_bytes_back_by_proof_and_the_ledgers_costs_nothing(host: Host) -> None:
+    awake, asleep, a, b = two(host)
+    for dies in ("awake", "asleep", "ledger"):
+        if dies == "ledger":
+            host.ledger.kill()
+            awake.serves()
+            host.start("vram", "--run-dir", str(host.directory), "--memory", "host", "--settle-s", "0.2")
+            until(lambda name=awake.name: host.leased().keys() == {name}, "the lease is back with its holder")  # type: ignore[misc]
+        else:
+            (a if dies == "awake" else b).main().kill()
+            for shim in (a, b):
+                until(lambda shim=shim: shim.state()["ready"], f"it is there again: {dies}")  # type: ignore[misc]
+        awake.serves()
+        asleep.wake()
+        awake.sleep()
+        asleep.serves()
+        assert host.leased().keys() == {asleep.name}, dies
+        awake, asleep, a, b = asleep, awake, b, a

@@ -136,22 +136,6 @@ def test_a_shim_adopts_orphans_takes_the_dead_ones_away_and_ends_the_others_with
 
 @pytest.mark.root
 @needs_root
-def test_as_pid_1_it_drains_on_sigterm_and_the_container_ends_with_its_code(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a", through=container())
-    a.until("Active", ready=True)
-    b = house.shim(TOY, "b")
-    b.until("Standby", ready=True)
-    everything = a.tree()
-    the_shim(a).signal(signal.SIGTERM)
-    assert a.code() == 0
-    all_dead(everything)
-    assert "state=Draining" in a.said() and "Traceback" not in a.said()
-    b.until("Active", ready=True)
-
-
-@pytest.mark.root
-@needs_root
 def test_as_pid_1_its_end_is_that_of_all_and_only_then_the_other_serves(house: House) -> None:
     house.start_lock()
     (house.faults("a") / "orphan").touch()

@@ -82,16 +82,6 @@ def test_who_is_not_well_is_not_ready_and_says_why(state: State) -> None:
     assert probes.live(harness.machine, harness.now).ok is (state is State.STANDBY)
 
 
-def test_an_engine_that_works_on_a_long_queue_is_live_and_one_that_is_stuck_is_not() -> None:
-    harness = Harness(stall_s=3.0).begin().to(State.ACTIVE)
-    for step in range(20):
-        harness.feed(e.Beat(True, queued=99, steps=step), after_s=1.0)
-        assert probes.live(harness.machine, harness.now).ok
-    for _ in range(2):
-        harness.feed(e.Beat(True, queued=99, steps=19), after_s=1.0)
-    assert not probes.live(harness.machine, harness.now + 1.0).ok
-
-
 def test_the_exit_mode_remembers_that_init_was_left() -> None:
     harness = Harness(EXIT).begin().to(State.STANDBY)
     harness.feed(e.Ended(1))

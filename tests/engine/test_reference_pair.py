@@ -91,22 +91,6 @@ def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house
     assert more < census.MOST_MORE
 
 
-def test_gms_is_killed_while_an_engine_wakes_or_starts_and_the_pair_recovers_by_itself(house: House) -> None:
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a", arguments=("--wake-delay-s", "1", "--wake-timeout-s", "2", "--init-delay-s", "1"))
-    for state in ("Init", "Waking"):
-        a.until(state)
-        house.restart("gms", REFERENCE)
-    a.until("Active", ready=True)
-    b = house.shim(REFERENCE, "b")
-    b.until("Standby", ready=True)
-    before = tokens(house)
-    a.main().kill()
-    b.until("Active", ready=True)
-    assert tokens(house) == before
-
-
 def test_everything_but_the_disk_is_killed_and_the_pair_comes_back(house: House) -> None:
     house.pair(REFERENCE)
     before = tokens(house)

@@ -57,9 +57,10 @@ def test_an_engine_that_burns_processor_without_a_step_is_an_alarm_and_is_ended_
     a.until("Standby", ready=True)
 
 
-def test_without_a_lock_server_an_engine_waits_and_the_probes_answer(house: House) -> None:
+def test_without_a_lock_server_an_engine_waits_and_says_so_and_the_probes_answer(house: House) -> None:
     a = house.shim(TOY, "a")
     until(lambda: a.state()["processes"] == 1, "its main process is there")
+    until(lambda: "engine: waits for a lock server in" in a.said(), "a hint")
     assert a.get("/live")[0] == 200 and a.get("/startup")[0] == 200 and a.get("/ready")[0] == 503
     house.start_lock()
     a.until("Active", starts=1)
@@ -101,13 +102,6 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
     house.add(asked)
     assert asked.code() == 0, asked.said()
     b.until("Active", ready=True)
-
-
-def test_an_engine_that_waits_for_others_says_for_whom(house: House) -> None:
-    a = house.shim(TOY, "a")
-    until(lambda: "engine: waits for a lock server in" in a.said(), "a hint")
-    house.start_lock()
-    a.until("Active", starts=1)
 
 
 def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:
@@ -191,17 +185,6 @@ def test_what_a_killed_shims_engine_left_goes_with_its_successors_first_start(ho
     assert not files & set(os.listdir("/dev/shm"))
 
 
-def test_an_engine_can_listen_on_a_port(house: House) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    house.start_lock()
-    house.until_announced(house.shim(TOY, "a", "--listen", f"127.0.0.1:{port}"))
-    assert house.endpoint() == f"http://127.0.0.1:{port}"
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert sock.recv(4096).endswith(b"a")
-
-
 def refuse(listener: socket.socket) -> None:
     """A client that wants to look is refused, and one that comes as an engine finds no server."""
     while True:
@@ -234,25 +217,6 @@ def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house
     path.unlink(missing_ok=True)
     house.start_lock()
     a.until("Active", redundant=True)
-
-
-def test_life_locks_that_cant_be_looked_at_count_as_held_and_that_is_said(house: House) -> None:
-    house.start_lock()
-    assert house.lock is not None
-    a = house.shim(TOY, "a")
-    a.until("Active")
-    life = house.run_dir / "life"
-    house.lock.signal(signal.SIGSTOP)
-    life.rename(house.run_dir / "life.away")
-    life.symlink_to(life)
-    a.main().kill()
-    until(lambda: "the last tree isn't gone: its life locks can't be looked at" in a.said(), "it waits, and says why")
-    assert a.state()["starts"] == 1
-    life.unlink()
-    (house.run_dir / "life.away").rename(life)
-    a.until("Init", starts=2)
-    house.lock.signal(signal.SIGCONT)
-    a.until("Active", starts=2)
 
 
 def test_where_the_life_files_are_removed_it_goes_by_its_own_processes_and_says_so(house: House) -> None:

@@ -201,9 +201,15 @@ def hears_of_an_end_first(run_dir: Path) -> None:
     assert shim.code == 64 and shim.loop.stopping
 
 
-def test_only_the_main_process_says_steps(house: House) -> None:
+def test_one_hello_of_this_protocol_for_this_start_and_one_main_process_which_alone_says_steps(house: House) -> None:
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     shim.told("main")
+    for wrong in ({"protocol": 99}, {"start": 7}, {"main": True}):
+        line = Line(house.run_dir)
+        assert isinstance(line.hello(**wrong), m.Problem), wrong
+        assert line.heard() is None, "the connection ends with it"
+    line = Line(house.run_dir)
+    assert isinstance(line.hello(), m.Welcome) and isinstance(line.hello(), m.Problem)
     stranger, worker = Line(house.run_dir), Line(house.run_dir)
     stranger.say(m.Step(to="standby"))
     assert isinstance(stranger.heard(), m.Problem) and stranger.heard() is None
@@ -214,18 +220,6 @@ def test_only_the_main_process_says_steps(house: House) -> None:
     another.say(m.Failing(why="it isn't mine", hopeless=True))
     assert isinstance(another.heard(), m.Problem)
     assert shim.state()["state"] == "Init" and shim.state()["deaths"] == 0
-
-
-def test_one_hello_of_this_protocol_for_this_start_and_one_main_process(house: House) -> None:
-    shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
-    shim.told("main")
-    for wrong in ({"protocol": 99}, {"start": 7}, {"main": True}):
-        line = Line(house.run_dir)
-        assert isinstance(line.hello(**wrong), m.Problem), wrong
-        assert line.heard() is None, "the connection ends with it"
-    line = Line(house.run_dir)
-    assert isinstance(line.hello(), m.Welcome) and isinstance(line.hello(), m.Problem)
-    assert shim.state()["deaths"] == 0
 
 
 def test_a_socket_that_was_removed_is_made_again_before_the_next_start(house: House) -> None:

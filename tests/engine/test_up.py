@@ -114,7 +114,9 @@ def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() 
 @chaos
 @REFERENCE
 def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
-    up = running(house, "--capacity", "128MiB")
+    up = running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
+    devices = sorted(path.name for path in house.devices.iterdir() if not path.name.startswith("."))
+    assert devices == ["left", "right"], "they have the names that up was given"
     first = house.holder()
     other = "b" if first == "a" else "a"
     refused = said(house, "not-it", "kill", other, code=1)
@@ -127,13 +129,15 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
     assert "runs already" in said(house, "second", "up", code=1)
-    place = ("--run-dir", f"{house.run_dir}.other", "--listen", "none", "--devices", status(house)["gms"][0]["device"])  # type: ignore[index]
+    place = ("--run-dir", f"{house.run_dir}.other", "--listen", "none", "--devices", "host:left")
     its_device = Program(house, "its-device", "engine_shim.cli.failover", "up", *place, "--capacity", "128MiB")
     house.add(its_device)
     assert its_device.code() == 1 and its_device.said().count("has this device") == 2, (
         "it is tried twice; GMS says it once, and the last line why all ended"
     )
-    assert "where the newest token is" in said(house, "down", "down")
+    (stays,) = said(house, "down", "down").splitlines()
+    assert stays.startswith(f"stays: {house.run_dir}, where the newest token is, for the next start")
+    assert not house.devices.exists(), "their memory is the machine's again"
     assert up.code() == 0
     assert "nothing runs in" in said(house, "after", "status", code=3)
 
@@ -159,8 +163,12 @@ def test_what_lies_in_the_working_directory_is_no_part_of_the_pair_but_an_engine
 
 
 @chaos
-def test_ctrl_c_ends_everything_and_the_one_that_serves_drains_before(house: House) -> None:
+def test_what_is_killed_of_it_is_started_again_and_ctrl_c_ends_everything_after_a_drain(house: House) -> None:
     up = running(house, *TOY)
+    for number, victim in enumerate((b"-m\0lockserver\0", b"-m\0engine_shim\0"), 1):
+        next(process for process in children_of(up) if victim in cmdline(process.pid)).kill()
+        until(lambda number=number: up.said().count("started again") == number, "it says so")  # type: ignore[misc]
+        until(lambda: whole(house), "and the pair is whole again")
     everything = children_of(up)
     assert len(everything) >= 5
     up.signal(signal.SIGINT)
@@ -187,7 +195,9 @@ def test_ctrl_c_twice_ends_everything_at_once(house: House) -> None:
 
 
 @chaos
-def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
+def test_a_kill_of_up_itself_leaves_nothing_behind_and_down_kills_no_process_that_a_stale_file_names(
+    house: House,
+) -> None:
     up = running(house, *TOY)
     everything = children_of(up)
     up.kill()
@@ -199,42 +209,14 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
     assert "was killed: what it has left" in cleaned and f"removed: {house.run_dir}/lock.sock\n" in cleaned
     assert not list(house.run_dir.rglob("*.sock")), cleaned
     assert "no failover up runs in" in said(house, "down-again", "down", code=1)
-    running(house, *TOY)
-
-
-@chaos
-@pytest.mark.parametrize("victim", ["lockserver", "engine_shim --engine"])
-def test_whichever_of_its_children_is_killed_is_started_again(house: House, victim: str) -> None:
     up = running(house, *TOY)
-    words = victim.encode().replace(b" ", b"\0")
-    found = next(process for process in children_of(up) if words in cmdline(process.pid))
-    found.kill()
-    until(lambda: "started again" in up.said(), "it says so")
-    until(lambda: whole(house), "and the pair is whole again")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("--devices", "gpu0"), "'gpu0' is no device; allowed:"),
-        (("--devices", "host:0,host:0"), "names a device twice"),
-        (("--devices", "cuda"), "the reference engine computes in host memory"),
-        (("--devices", "none"), "the engine reference has its weights in GMS, on a device"),
-        (("--engine", "vllm", "--devices", "none"), "the engine vllm has its weights in GMS, on a device"),
-        (("--devices", "host:0,cuda"), "host devices and GPUs can't be mixed"),
-        (("--capacity", "much"), "'much' is no size"),
-        (("--engine-ids", "a,a"), "isn't two names"),
-        (("--engine", "nonsense"), "'nonsense' is no engine"),
-    ],
-    ids=lambda value: "-".join(value[-2:]) if isinstance(value, tuple) else "",
-)
-def test_a_mistake_is_answered_with_a_sentence(
-    tmp_path: Path, words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ends:
-        raise SystemExit(main(["up", "--run-dir", str(tmp_path), *words]))
-    assert ends.value.code == 64
-    assert re.search(expected, capsys.readouterr().err)
+    bystander = Program(house, "bystander", "http.server", "--bind", "127.0.0.1", "0")
+    house.add(bystander)
+    for runs in (True, False):
+        (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
+        shown = said(house, f"down-{runs}", "down", code=0 if runs else 1)
+        assert not bystander.dead and up.code() == 0
+        assert runs or "no failover up runs in" in shown
 
 
 @chaos
@@ -336,14 +318,6 @@ def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serve
 
 
 @chaos
-def test_before_an_engine_has_served_the_mistake_is_the_persons_and_everything_ends(house: House) -> None:
-    (house.faults("a") / "fail_init").touch()
-    up = failover(house, "up", "up", *TOY, "--", "--faults", str(house.faults("a")))
-    assert up.code() == 64
-    assert re.search("[ab] can't be started \\(exit code 64: Init failed .*a fault in init", up.said()), up.said()
-
-
-@chaos
 def test_a_door_that_cant_be_opened_is_tried_again_and_the_one_that_serves_goes_on(house: House) -> None:
     program = "import sys; from engine_shim.cli import failover, pair_parts\n"
     program += "from engine_shim.rules import hopeless_parts\n"
@@ -360,14 +334,6 @@ def test_a_door_that_cant_be_opened_is_tried_again_and_the_one_that_serves_goes_
     assert "it is tried again in 0.2 s" in up.said()
     until(lambda: whole(house), "the pair is whole")
     assert house.served(KIND) and not up.dead
-
-
-@chaos
-def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
-    assert "no failover up runs in" in said(house, "down", "down", code=1)
-    assert "nothing runs in" in said(house, "kill", "kill", "active", code=1)
-    assert "nothing runs in" in said(house, "status", "status", code=3)
-    assert status(house, "json", code=3)["lock"] is None
 
 
 @pytest.mark.root
@@ -404,56 +370,21 @@ def test_kill_active_without_a_successor_is_refused_unless_told_so(house: House)
 
 
 @chaos
-def test_kill_active_takes_no_engine_for_ready_which_status_does_not(house: House) -> None:
+def test_what_is_stopped_is_taken_for_no_redundancy_and_who_serves_is_known_all_the_same(house: House) -> None:
     """The lock goes by what a standby said last, and a stopped one takes nothing back."""
     up = running(house, *TOY, "--listen", "none")
-    active = house.holder()
-    standby = "b" if active == "a" else "a"
-    stopped = next(one for one in children_of(up) if f"--engine-id\0{standby}\0".encode() in cmdline(one.pid))
-    everything = [stopped, *(Process(pid) for pid in process_tree.descendants(stopped.pid))]
-    for process in everything:
-        process.signal(signal.SIGSTOP)
-    found = status(house, "stopped")
-    refused = said(house, "kill", "kill", "active", code=1)
-    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']} (failover ")
-    assert house.holder() == active
-    for process in everything:
-        process.signal(signal.SIGCONT)
-
-
-@chaos
-@REFERENCE
-def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_then(house: House) -> None:
-    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0", "--devices", "host:0")
-    found = status(house, "well", code=0)
-    gms, door = found["gms"], found["door"]
-    assert isinstance(gms, list) and [(one["device"], one["answers"]) for one in gms] == [("host:0", True)]
-    assert isinstance(door, dict) and door["answers"]
-    assert re.search(rf"^door +{re.escape(door['url'])}/v1  \(answers\)$", _shown(house), re.MULTILINE)
-    assert f"OpenAI-compatible: {door['url']}/v1" in up.said()
-    server = [
-        one
-        for one in children_of(up)
-        if cmdline(one.pid).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one.pid)
-    ]
-    for process in server:
-        process.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=2)
-    assert found["redundant"] is False and found["serving"] == house.holder()
-    assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
-    assert re.search(r"^gms host:0 +no answer: .*\nalarm +GMS of host:0 doesn't answer", _shown(house), re.MULTILINE)
-    assert "GMS of host:0 doesn't answer" in said(house, "kill", "kill", "active", code=1)
-    assert house.holder() == found["serving"]
-    for process in server:
-        process.signal(signal.SIGCONT)
-    until(lambda: whole(house), "it is back")
-
-
-@chaos
-def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
-    up = running(house, *TOY)
     holder = house.holder()
     other = {"a": "b", "b": "a"}[holder]
+    standby = next(one for one in children_of(up) if f"--engine-id\0{other}\0".encode() in cmdline(one.pid))
+    everything = [standby, *(Process(pid) for pid in process_tree.descendants(standby.pid))]
+    for process in everything:
+        process.signal(signal.SIGSTOP)
+    found = status(house, "standby-stopped")
+    refused = said(house, "kill", "kill", "active", code=1)
+    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']} (failover ")
+    assert house.holder() == holder
+    for process in everything:
+        process.signal(signal.SIGCONT)
     shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one.pid)]
     for shim in shims:
         shim.signal(signal.SIGSTOP)
@@ -540,28 +471,24 @@ def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House
     until(lambda: f"{waits} (GMS of host:0 doesn't answer)" in _shown(house), "and that GMS is away")
 
 
-@chaos
-def test_no_other_process_is_killed_whose_number_a_stale_or_foreign_file_has(house: House) -> None:
-    """As from outside a container, where the numbers inside it are other processes'."""
-    up = running(house, *TOY)
-    bystander = Program(house, "bystander", "http.server", "--bind", "127.0.0.1", "0")
-    house.add(bystander)
-    (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
-    said(house, "down", "down")
-    assert not bystander.dead and up.code() == 0
-    (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
-    assert "no failover up runs in" in said(house, "again", "down", code=1)
-    assert not bystander.dead
-
-
 def test_a_directory_that_cant_be_looked_at_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["status"], ["down"]):
         assert main([*words, "--run-dir", str(tmp_path / ("x" * 300))]) == 1
         assert "can't be looked at: File name too long" in capsys.readouterr().err
 
 
-def test_down_touches_nothing_where_no_pair_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_pair_ever_ran_all_commands_say_so_and_touch_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A checkout, say: its lock files are another program's."""
+    for words, code, expected in (
+        (("down",), 1, "no failover up runs in"),
+        (("kill", "active"), 1, "nothing runs in"),
+        (("status",), 3, "nothing runs in"),
+    ):
+        assert main([*words, "--run-dir", str(tmp_path)]) == code
+        printed = capsys.readouterr()
+        assert expected in printed.out + printed.err
     strange = tmp_path / "engine" / "Cargo.lock"
     strange.parent.mkdir()
     strange.write_text("theirs")
@@ -645,15 +572,17 @@ def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "told"),
+    ("engine", "devices", "told"),
     [
-        ("reference", {"REFERENCE_DEVICES": "host:x,host:y"}),
-        ("vllm", {"FAILOVER_VLLM_DEVICES": "host:x,host:y"}),
-        ("my.module:Engine", {}),
+        ("reference", "host:x,host:y", {"REFERENCE_DEVICES": "host:x,host:y"}),
+        ("vllm", "host:x,host:y", {"FAILOVER_VLLM_DEVICES": "host:x,host:y"}),
+        ("vllm", "GPU-1,GPU-2", {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}),
+        ("vllm", "cuda", {}),  # as many as an engine has ranks
+        ("my.module:Engine", "host:x,host:y", {}),
     ],
 )
-def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[str, str]) -> None:
-    options = Options(Path("/run"), engine, ("host:x", "host:y"), "1GiB", ("a", "b"), (), ())
+def test_up_tells_the_engines_which_devices_there_are(engine: str, devices: str, told: dict[str, str]) -> None:
+    options = Options(Path("/run"), engine, tuple(devices.split(",")), "1GiB", ("a", "b"), (), ())
     assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
 
 
@@ -697,12 +626,6 @@ def up_help() -> str:
     return out.getvalue()
 
 
-def test_gpus_are_told_by_name_too_and_cuda_is_as_many_as_an_engine_has_ranks() -> None:
-    for devices, told in ((("GPU-1", "GPU-2"), {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}), (("cuda",), {})):
-        options = Options(Path("/run"), "vllm", devices, "1GiB", ("a", "b"), (), ())
-        assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
-
-
 @pytest.mark.parametrize("there_are_gpus", [True, False])
 def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
     there_are_gpus: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -710,17 +633,9 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
     monkeypatch.setattr(failover_command, "GPUS", tmp_path if there_are_gpus else tmp_path / "none")
     here = default_run_dir()
     assert failover_command.default_devices("reference", here) == ("host:0",)
+    two = [failover_command.default_devices("reference", tmp_path / name) for name in ("one", "two")]
+    assert two[0] != two[1] and ("host:0",) not in two, "pairs in two run directories don't want the same device"
     assert failover_command.default_devices("vllm", here) == (("cuda",) if there_are_gpus else ("host:0",))
-
-
-@chaos
-@REFERENCE
-def test_devices_have_the_names_that_up_was_given(house: House) -> None:
-    running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
-    assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
-    (stays,) = said(house, "down", "down").splitlines()
-    assert stays.startswith(f"stays: {house.run_dir}, where the newest token is, for the next start")
-    assert not house.devices.exists(), "their memory is the machine's again"
 
 
 @chaos
@@ -760,20 +675,6 @@ def test_a_port_that_isnt_the_usual_one_is_said_with_what_has_that() -> None:
         assert said.startswith(f"port {port} is taken by process {os.getpid()} (")
         assert f": clients come to port {chosen}; " in said
     assert choose_address(port) == (("127.0.0.1", port), "")
-
-
-@chaos
-@REFERENCE
-def test_two_pairs_in_two_run_directories_just_work(house: House) -> None:
-    first = running(house, "--capacity", "128MiB")
-    other = ("engine_shim.cli.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
-    second = Program(house, "second", *other)
-    house.add(second)
-    until(lambda: " serves at " in second.said() and "OpenAI-compatible" in second.said(), "its clients can come, too")
-    line, address = second.said().splitlines()[0], re.search(r"http://127.0.0.1:(\d+)", second.said())
-    assert address is not None  # 8000 may have become free since the first came
-    assert (f"clients come to port {address[1]}; " in line) == (address[1] != "8000")
-    assert not first.dead and house.holder()
 
 
 @chaos

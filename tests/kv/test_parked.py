@@ -32,9 +32,8 @@ def slept(chain: Chain, parked: int, arguments: tuple[str, ...] = ()) -> tuple[d
     return page, engine.said()
 
 
-@pytest.mark.parametrize("arguments", [(), TWO_RANKS], ids=["one rank", "two ranks"])
-def test_after_a_sleep_all_full_blocks_are_reused(chain: Chain, arguments: tuple[str, ...]) -> None:
-    page, said = slept(chain, ALL, arguments)
+def test_after_a_sleep_all_full_blocks_of_two_ranks_are_reused(chain: Chain) -> None:
+    page, said = slept(chain, ALL, TWO_RANKS)
     assert page["vllm:prefix_cache_hits_total"] == 96 and "why:none" in page
     assert f"adopted={139 // BLOCK} dropped=0 why=none" in said
 
@@ -52,14 +51,13 @@ def test_where_there_was_no_room_at_all_log_and_metrics_say_so(chain: Chain) -> 
     assert f"adopted=0 dropped={139 // BLOCK} why=no_room" in said
 
 
-@pytest.mark.parametrize("arguments", [(), TWO_RANKS], ids=["one rank", "two ranks"])
 def test_what_there_is_no_time_for_is_the_end_of_a_context_and_computed_again(
-    chain: Chain, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several ranks the first alone has no time: a worker is no fork."""
+    """The first rank alone has no time: a worker is no fork."""
     monkeypatch.setattr(parking, "PARK_S", 0)
     monkeypatch.setattr(parking, "PIECE_BYTES", 1)
-    page, said = slept(chain, ALL, arguments)
+    page, said = slept(chain, ALL, TWO_RANKS)
     assert page["vllm:prefix_cache_hits_total"] == BLOCK and "why:no_room" in page
     assert f"adopted=1 dropped={139 // BLOCK - 1} why=no_room" in said
 

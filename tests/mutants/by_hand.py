@@ -557,7 +557,9 @@ BY_HAND = (
         "engine_shim/shell/shim.py",
         "        self.feed(e.Registered(conn, number, hello.start, hello.main))\n",
         "        self.feed(e.Registered(conn, number, self.machine.number, hello.main))\n",
-        tests=("tests/engine/test_shim_rules.py::test_one_hello_of_this_protocol_for_this_start_and_one_main_process",),
+        tests=(
+            "tests/engine/test_shim_rules.py::test_one_hello_of_this_protocol_for_this_start_and_one_main_process_which_alone_says_steps",
+        ),
     ),
     Mutant(
         "presence-main-armed",
@@ -703,7 +705,7 @@ BY_HAND = (
         "engine_shim/shell/main_process.py",
         '            elif order.what == "bind" and self.state == "active":\n',
         '            elif order.what == "bound" and self.state == "active":\n',
-        tests=("tests/engine/test_attacks.py::test_a_socket_that_is_removed_under_an_engine_is_bound_again[toy]",),
+        tests=("tests/engine/test_attacks.py::test_a_socket_that_is_removed_under_an_engine_is_bound_again",),
     ),
     Mutant(
         "shim-makes-again",
