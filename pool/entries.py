@@ -244,6 +244,8 @@ class ModelOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """0: it is served or waked now. n: n-th in the queue; with a demand only."""
     estimate_ms: Milliseconds | None = None
     """Until a request that comes now could be answered: 0 while it is awake. None: not known."""
+    soonest_ms: Milliseconds | None = None
+    """The same for one that would be too late otherwise: others' turns are shortened for it. None: as long."""
     run_dir: str = ""
     """Where its lock is; empty for one that has none: a ladder, or one that is elsewhere."""
     token: Count = 0

@@ -158,12 +158,13 @@ def _why_not(entry: Entry, seen: ModelOutlook, waiting: int, of_client: int, dea
         return Refusal(429, why, retry_after_s=later_s)
     if waiting >= limits.waiting:
         return Refusal(429, f"{limits.waiting} requests wait for the model {name!r} already", retry_after_s=later_s)
-    if deadline_ms is not None and seen.estimate_ms is not None and seen.estimate_ms > deadline_ms:
+    soonest_ms = seen.estimate_ms if seen.soonest_ms is None else seen.soonest_ms
+    if deadline_ms is not None and soonest_ms is not None and soonest_ms > deadline_ms:
         why = (
-            f"the model {name!r} is {seen.state.value}, and can answer in about {seen.estimate_ms / 1000:.1f} s: later "
+            f"the model {name!r} is {seen.state.value}, and can answer in about {soonest_ms / 1000:.1f} s: later "
             f"than the {deadline_ms / 1000:g} s that this request has"
         )
-        return Refusal(504, why, retry_after_s=later_s, estimate_ms=seen.estimate_ms)
+        return Refusal(504, why, retry_after_s=later_s, estimate_ms=soonest_ms)
     return None
 
 

@@ -9,9 +9,9 @@ from pool.entries import ModelOutlook, ModelShown, State
 from pool.rules.events import LockView
 from pool.rules.model import Demand, Model, Wish
 from pool.rules.picture import Picture, together
-from pool.rules.plan import turn_by_turn
-from pool.rules.room import Blocked, Up, most_for, parkable, room_for, staying, target, too_large
-from pool.rules.turns import lazy
+from pool.rules.plan import queue, turn_by_turn
+from pool.rules.room import Blocked, Up, most_for, parkable, rank, room_for, staying, target, too_large
+from pool.rules.turns import cost_of, lazy
 from sidecar.machine.context import rfc3339
 from sidecar.terminal.formatting import size
 
@@ -29,7 +29,7 @@ ORDINALS = {1: "first", 2: "second", 3: "third"}
 
 
 def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, ModelOutlook]:
-    waits = waiting(it, now)
+    waits, line = waiting(it, now), queue(it, now)
     free = it.free()
     found = {}
     for name, model in it.models.items():
@@ -41,11 +41,14 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
             tried = room_for(it, asked, free, set(), now)
         large = _too_large(it, model, now) if at_rest else ""
         estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
+        in_haste = not large and isinstance(tried, Blocked)
+        soonest_s = min(_in_haste(it, model, line, free, now), estimate_s) if in_haste else estimate_s
         found[name] = ModelOutlook(
             state=state,
             why=large or _why(it, model, turn, tried),
             turn=turn,
             estimate_ms=None if math.isinf(estimate_s) else round(estimate_s * 1000),
+            soonest_ms=None if soonest_s == estimate_s else round(soonest_s * 1000),
             run_dir=run_dirs.get(name, ""),
             token=model.view.token if model.view is not None else 0,
             leaving=model.leaving,
@@ -103,6 +106,17 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
     if turn > 1:
         first = turns(it, model, turn) / min((_together(it, device) for device in model.rules.devices), default=1)
     return takes + it.host.drain_s + max(others, default=0.0) + first
+
+
+def _in_haste(it: Picture, model: Model, line: list[Model], free: Mapping[str, int], now: float) -> float:
+    """The same for one that would be too late otherwise: it comes first of those as urgent, and shortens others' turns.
+    `line`: those that wait.
+    """
+    awake = (one for one in it.models.values() if one.state is State.AWAKE)
+    swap_s = it.host.drain_s + max((cost_of(model, one) for one in awake), default=0.0)
+    asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority, deadline=now + swap_s))
+    before = sum(rank(it, one, now) < rank(it, asked, now) for one in line if one is not model)
+    return max(estimate(it, model, before + 1, room_for(it, asked, free, set(), now), now), swap_s)
 
 
 def _parks_s(it: Picture, model: Model, tried: Up | Blocked | None, now: float) -> float:

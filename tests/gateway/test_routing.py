@@ -145,6 +145,11 @@ def test_a_deadline_that_the_estimate_exceeds_is_refused_at_once_and_another_may
         ordered("chat", 2000, chat=LOADING)
     assert (refusal.value.status, refusal.value.more, refusal.value.retry_after_s) == (504, {"estimate_ms": 60_000}, 60)
     assert ordered("chat", 60_000, chat=LOADING) == ["chat"]
+    in_haste = ModelOutlook(state=State.ASLEEP, estimate_ms=60_000, soonest_ms=2000)
+    assert ordered("chat", 2000, chat=in_haste) == ["chat"], "turns of others are shortened for it"
+    with pytest.raises(Refusal) as refusal:
+        ordered("chat", 1999, chat=in_haste)
+    assert refusal.value.more == {"estimate_ms": 2000}, "with which it would be taken"
     assert ordered("chat", 1) == ["chat"], "what isn't known is tried"
     assert ordered("chat|small", 2000, chat=ASLEEP, small=AWAKE) == ["small"]
     assert ordered("chat|cloud", 2000, chat=ASLEEP) == ["cloud"]

@@ -181,6 +181,31 @@ def test_one_long_turn_is_in_the_estimate_once() -> None:
     assert estimate_ms is not None and estimate_ms / 1000 == pytest.approx(100.0 + 2 * 9.0 + 0.9)
 
 
+def test_how_soon_one_could_be_answered_that_would_be_too_late_otherwise_is_told_and_kept() -> None:
+    """Its deadline would shorten another's turn, but by the estimate for all the others it was refused at once."""
+    pool = Pool("abc", sizes={"c": 10})
+    pool.awake("a", ModelDemand(streaming=1, turn_ms=100_000))
+    pool.advance(1)
+    spent(pool)
+    assert seen(pool)["b"].estimate_ms == pytest.approx(99_900, abs=10) and seen(pool)["b"].soonest_ms == 1900
+    assert (seen(pool)["a"].soonest_ms, seen(pool)["c"].soonest_ms) == (None, None), "nothing is in their way"
+    pool.wants("b", deadline_in_ms=seen(pool)["b"].soonest_ms)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
+
+
+def test_one_that_would_be_too_late_otherwise_comes_after_those_that_are_more_urgent() -> None:
+    pool = Pool("abc")
+    pool.awake("a", BUSY)
+    pool.advance(1)
+    spent(pool)
+    pool.wants("b")
+    estimate_ms = seen(pool)["c"].estimate_ms
+    assert seen(pool)["c"].soonest_ms == 1900 < estimate_ms, "it goes before one that is as urgent"
+    pool.awake("a", BUSY)
+    pool.wants("b", priority=-1)
+    assert seen(pool)["c"].soonest_ms is None
+
+
 def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None:
     pool = Pool("ab", sizes={"a": 500})
     pool.wants("a")
