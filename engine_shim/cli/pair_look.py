@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,7 +20,7 @@ from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
 from lockserver import observer as lockserver
-from sidecar.kernel import durable
+from sidecar.kernel import durable, port_owner
 
 TIMEOUT_S = 2.0
 STARTING = "is starting it"
@@ -222,7 +223,10 @@ def _why_no_answer(url: str, starts: str, run_dir: Path | None) -> str:
     try:
         served = [pair.run_dir for pair in ask(url, "/failover", TIMEOUT_S, _Door).pairs]
     except TimeoutError:
-        return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
+        at = urlsplit(url)
+        is_here = at.hostname in ("localhost", "127.0.0.1", "::1")
+        who = (port_owner.owner(at.port or 80) if is_here else "") or "its process"
+        return f"says nothing for {TIMEOUT_S:g} s: is {who} stopped (state T in ps)?"
     except ConnectionRefusedError:
         return "no program listens there" + (f"; {starts}" if starts else elsewhere)
     except (OSError, NoDoor) as error:

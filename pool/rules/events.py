@@ -66,6 +66,8 @@ class Began(Event, frozen=True):
     names: tuple[str, ...] = ()
     """All models that it had, and those of which something may be left."""
     kept_asleep: tuple[str, ...] = ()
+    others: dict[str, int] = {}
+    """What of each device was in use without a lease, and is no `command`'s."""
 
 
 class Configured(Event, frozen=True):

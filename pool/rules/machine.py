@@ -147,6 +147,7 @@ class Machine:
         self._began_at = self.context.now
         self._learned, self._pins, self._kept_asleep = dict(event.learned), dict(event.pins), event.kept_asleep
         self._leftovers.of = {name: Leftover() for name in event.names}
+        self.picture.others = dict(event.others)
 
     def _on_configured(self, event: e.Configured) -> None:
         self.picture.host = event.host
@@ -540,7 +541,7 @@ class Machine:
         """For the next pool."""
         kept_asleep = tuple(sorted(name for name, model in self.models.items() if model.kept_asleep))
         names = tuple(sorted({*self._names, *self._leftovers.of}))
-        return e.Began(dict(self._learned), dict(self._pins), names, kept_asleep)
+        return e.Began(dict(self._learned), dict(self._pins), names, kept_asleep, dict(self.picture.others))
 
     @property
     def _names(self) -> set[str]:

@@ -57,7 +57,7 @@ class Picture:
         """After each event."""
         taken = together(region.here for region in self.regions.values())
         for model in self.models.values():
-            model.beyond_lease = {}
+            model.beyond_lease = model.beyond_lease if _is_command_on_device(model) else {}
         self.most, self.beside_weights = {}, {}
         for device, size in (self.room or {}).items():
             here = (self.gms[device].here or {}) if device in self.gms else {}
@@ -70,10 +70,14 @@ class Picture:
         """What is in use without a lease, and goes with a `command`: what one takes is never measured."""
         foreign = self.foreign.get(device, 0)
         commands = [one for one in self.models.values() if one.rules.entry.command and device in one.rules.devices]
-        on_it = [one for one in commands if one.state in (*ON_DEVICE, State.DRAINING)]
+        on_it = sorted(filter(_is_command_on_device, commands), key=lambda one: one.turn_at)
+        self.others[device] = min(self.others.get(device, 0), foreign)
         if on_it:
-            self.others[device] = min(self.others.get(device, 0), foreign)
-            on_it[0].beyond_lease[device] = foreign - self.others[device]
+            left = foreign - self.others[device]
+            for one in on_it[:-1]:
+                one.beyond_lease[device] = min(one.beyond_lease.get(device, 0), left)
+                left -= one.beyond_lease[device]
+            on_it[-1].beyond_lease[device] = left  # what has come since it was waked, as far as can be seen
             return foreign - self.others[device]
         heard = self.launched and not any(one.child.running and one.away for one in commands)  # else one may be awake
         if heard and all(one.was is one.state and now >= one.since + SEEN_S for one in commands):
@@ -113,6 +117,11 @@ class Picture:
         if state in ON_DEVICE:
             asleep = {HOST: asleep.get(HOST, 0)}
         return {**bytes_, **{of_sleepers(device): size for device, size in asleep.items()}}
+
+
+def _is_command_on_device(model: Model) -> bool:
+    on_it = model.state in (*ON_DEVICE, State.DRAINING) and not model.lacking  # else it has nothing yet
+    return bool(model.rules.entry.command) and on_it
 
 
 def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:

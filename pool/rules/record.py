@@ -17,6 +17,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """All models that it had: of one that isn't in models.yaml any more something may be left."""
     kept_asleep: tuple[str, ...] = ()
     """A person has put them to sleep: a pin doesn't wake them."""
+    others: dict[str, int] = {}
+    """What of each device was in use without a lease, and is no `command`'s: of one that is awake it can't be told."""
     launched: dict[str, Entry] = {}
     flags: Flags | None = None
     """As a person has set them; None: as models.yaml says."""

@@ -128,7 +128,7 @@ class Server(Shell):
         except (OSError, ValueError) as error:
             self.log.warning("record_unreadable", why=error, put_aside_as=str(self.file.set_aside()))
         it = self._record
-        self.feed(e.Began(it.learned, it.pins, it.names, it.kept_asleep))
+        self.feed(e.Began(it.learned, it.pins, it.names, it.kept_asleep, it.others))
         self.configure()
         try:
             self.connections.listen(self.server_socket.open(self.options.socket_mode))

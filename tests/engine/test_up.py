@@ -660,7 +660,7 @@ def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: H
     door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process.pid))
     door.signal(signal.SIGSTOP)
     shown = said(house, "stopped", "status", code=1)
-    assert "(doesn't answer: says nothing for 2 s: is its process stopped" in shown
+    assert f"(doesn't answer: says nothing for 2 s: is process {door.pid} (" in shown
     assert re.search(r"^alarm +the door doesn't answer", shown, re.MULTILINE)
     door.kill()
     until(lambda: "door ended (SIGKILL)" in up.said(), "it says so")

@@ -585,6 +585,55 @@ def test_a_command_that_leases_nothing_of_one_of_its_devices_sleeps_for_what_it_
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
+COMMAND: dict[str, Any] = {"command": ["a", "{port}"]}
+
+
+def test_of_several_commands_each_has_what_has_come_since_it_was_waked() -> None:
+    """The first of the file had all of it: where that one is pinned, nothing made room any more."""
+    pool = Pool("abc", sizes={"a": 10, "c": 10}, entries={"a": {**COMMAND, "pin": True}, "c": COMMAND})
+    pool.wakes("a")
+    pool.advance(6)
+    _uses(pool, 5)
+    pool.awake("c")
+    _uses(pool, 70)
+    pool.wants("b")
+    pool.advance(10)
+    assert {name: model.beyond_lease for name, model in pool.machine.models.items()} == {
+        "a": {GPU: 5},
+        "b": {},
+        "c": {GPU: 65},
+    }
+    assert pool.wishes() == [("sleep", "c"), ("wake", "b")]
+
+
+def test_what_a_command_lacks_is_another_programs_though_commands_alone_swap() -> None:
+    """They left no moment in which none was awake: each swap was in vain, and was tried again."""
+    pool = Pool("ac", entries={"a": COMMAND, "c": COMMAND})
+    pool.awake("a")
+    _uses(pool, 50)
+    pool.wants("c")
+    assert pool.wishes() == [("sleep", "a"), ("wake", "c")]
+    pool.sleeps("a")
+    for _ in range(2):
+        pool.feed(e.LedgerSeen({GPU: 50}, lacking={"c": {GPU: 10}}, foreign={GPU: 50}))
+        pool.advance(6)
+    assert pool.machine.picture.most[GPU] == 50
+
+
+def test_what_was_there_without_a_command_a_pool_that_begins_while_one_is_awake_knows() -> None:
+    pool = Pool("ab", sizes={"a": 10}, entries={"a": COMMAND})
+    _uses(pool, 40)
+    pool.advance(6)
+    _uses(pool, 40)
+    pool.awake("a")
+    again = Pool("ab", sizes={"a": 10}, entries={"a": COMMAND}, heard=False)
+    _uses(again, 60)
+    again.feed(pool.machine.learned())
+    again.lock("b")
+    again.lock("a", resting=False, held=True, serving=True)
+    assert again.machine.picture.most[GPU] == 60 and again.machine.models["a"].beyond_lease == {GPU: 20}
+
+
 # -- 10: idle, and the budget ---------------------------------------------------------------------------------------
 
 
