@@ -17,6 +17,8 @@ from sidecar.terminal.names import NAME
 MOST_MODELS: Final = 256
 MOST_ENTRY_BYTES: Final = 900_000
 """The launcher is told an entry in one frame."""
+FOLLOWS_NONE: Final = "nothing of it is followed"
+"""An alarm's words of a models.yaml that is wrong."""
 Name = Annotated[str, Meta(pattern=rf"^{NAME}\Z", description="1 to 64 letters, digits, dots, dashes, underscores")]
 """A model's: it is a directory's name, too."""
 Called = Annotated[str, Meta(min_length=1, max_length=200)]

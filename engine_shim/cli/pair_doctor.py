@@ -14,13 +14,15 @@ from engine_shim.cli import pair_look
 from engine_shim.cli.models_parts import LOCKS
 from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
 from lockserver.doctor import examine, examine_machine
-from pool.entries import ModelShown, State
+from pool.entries import FOLLOWS_NONE, ModelShown, State
 from pool.observer import Observer as Pool
 from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
 from sidecar.wire.observer import ObserverError
 from vram.observer import Observer as Ledger
 
 LOG = "its log says why (kubectl logs, or the output of failover up)"
+SHOWN = "failover models shows it as it is now"
+FILE = "put that right (failover models check FILE says whether it is), then kill -HUP of failover models up"
 SILENT = f"kill -CONT if it is stopped; else {LOG}"
 
 
@@ -53,7 +55,7 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
         return
     if listing.waiting_for:
         yield warn("pool", f"it waits: {listing.waiting_for}", "see that part above, and its log")
-    yield from (fail("pool", alarm, "failover models shows it as it is now") for alarm in listing.alarms)
+    yield from (fail("pool", alarm, FILE if FOLLOWS_NONE in alarm else SHOWN) for alarm in listing.alarms)
     if not listing.waiting_for and not listing.alarms:
         yield ok("pool", f"{len(listing.models)} models")
     with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each

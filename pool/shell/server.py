@@ -22,7 +22,7 @@ from gms import observer as gms
 from lockserver import observer as locks
 from pool import launching, models_file
 from pool.client import SOCKET
-from pool.entries import DeviceShown, Entry, Flags
+from pool.entries import FOLLOWS_NONE, DeviceShown, Entry, Flags
 from pool.models_file import BadFile, ModelsFile
 from pool.rules import events as e
 from pool.rules import messages as m
@@ -206,7 +206,7 @@ class Server(Shell):
 
     def _say_file_is_wrong(self, error: BadFile) -> None:
         why = "; ".join(map(str, error.args))
-        self._bad_file = f"{self.options.models} is wrong, and nothing of it is followed: {why}"
+        self._bad_file = f"{self.options.models} is wrong, and {FOLLOWS_NONE}: {why}"
         self.log.alarm("models_file_wrong", why=why, follows="nothing has changed")
 
     def reload(self) -> None:

@@ -51,3 +51,15 @@ def test_the_doctor_names_the_part_that_is_stopped_and_the_model_that_fails(hous
     host.do("wake", "b")
     host.until(lambda: host.states().get("b") is State.FAILED, "b has failed")
     assert "model b" in found(house), "it has failed, or is tried again"
+
+
+def test_of_a_models_file_that_is_wrong_the_doctor_says_the_key_and_the_way_out(house: House) -> None:
+    host = Host(house, {"a": {}}).ready()
+    host.models["a"] = {"priorty": 1}
+    host.write()
+    os.kill(host.up.pid, signal.SIGHUP)
+    host.until(lambda: (listing := host.listing()) and listing.alarms, "an alarm")
+    words = (sys.executable, "-m", "engine_shim.cli.failover", "doctor", "--run-dir", str(house.run_dir))
+    code, said, _ = run_to_end(*words, environment=house.environment)
+    assert code == 1 and f"{host.path} is wrong" in said and "a: there is no field priorty; is priority meant?" in said
+    assert "failover models check FILE" in said and "kill -HUP of failover models up" in said
