@@ -43,12 +43,12 @@ LEAVES = ("sh", "-c", "setsid sleep 1000 & echo started $$ $!; exec sleep 1000")
 def says(url: str, *words: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of `fleetctl`, in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        with mock.patch.dict(os.environ, FAILOVER_DATABASE=url):
-            try:
-                code = fleetctl.main(list(words))
-            except SystemExit as ended:
-                code = int(ended.code or 0)
+    here = mock.patch.dict(os.environ, FAILOVER_DATABASE=url)
+    with here, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = fleetctl.main(list(words))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
     return code, out.getvalue(), err.getvalue()
 
 
