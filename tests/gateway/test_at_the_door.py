@@ -22,7 +22,7 @@ from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
 from tests.support.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/at_the_door")]  # one house for all of them
 BODY: dict[str, Any] = {"prompt": "tell me", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
 
 

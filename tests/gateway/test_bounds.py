@@ -14,7 +14,7 @@ from tests.engine.shims import House, Program
 from tests.gateway.door import GatewayProgram, ask, request_bytes
 from tests.support.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/bounds")]  # one house for all of them
 MIB = 1 << 20
 
 

@@ -16,7 +16,7 @@ from tests.engine.shims import House, Shim
 from tests.gateway.door import GatewayProgram, ask
 from tests.gateway.under_load import pair, whole
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/clients")]  # one house for all of them
 
 TALK: dict[str, Any] = {
     "model": "reference",
