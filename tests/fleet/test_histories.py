@@ -240,7 +240,10 @@ def server(request: pytest.FixtureRequest, place: Path) -> Iterator[Postgres]:
         yield server
 
 
-@pytest.mark.parametrize(("server", "by"), [("system", "a pooler"), ("packaged", "itself")], indirect=["server"])
+BY = [("packaged", "itself"), ("system", "itself"), ("packaged", "a pooler")]
+
+
+@pytest.mark.parametrize(("server", "by"), BY, indirect=["server"])
 def test_a_crowd_contends_on_postgresql(server: Postgres, by: str, place: Path, seed: int) -> None:
     """Its answers are lost now and then, it stands still for longer than a term once, and it is killed once."""
     open_store(server.url()).init(["h"])
