@@ -13,6 +13,17 @@ from tests.fleet.postgres import Postgres, pooler, postgres
 
 KINDS = ("sqlite", "system", "packaged", "pooled")
 _numbers = itertools.count()
+_HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A server takes longer to start than its tests: those of PostgreSQL share one worker, and so its servers."""
+    for item in items:
+        if item.path.parent == _HERE:
+            chosen = getattr(getattr(item, "callspec", None), "params", {}).get("database", "sqlite")
+            if chosen != "sqlite" or {"packaged", "postgres"} & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group("postgres"))
 
 
 @pytest.fixture(scope="session")
@@ -59,9 +70,10 @@ def urls(servers: Callable[[str], Postgres], place: Path) -> Iterator[Callable[[
         yield url
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def database(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> str:
-    return urls(request.param)
+    """SQLite's, unless the test says which."""
+    return urls(getattr(request, "param", "sqlite"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pool.entries import State
 from tests.engine.shims import House
 from tests.fleet.postgres import Postgres
 from tests.gateway import under_load
-from tests.gateway.door import GatewayProgram, ask
+from tests.gateway.door import GatewayProgram, ask, request_bytes
 from tests.gateway.test_many_models import Many
 from tests.gateway.under_load import all_of, check, questions
 from tests.support.processes import Process, Program
@@ -87,37 +88,46 @@ def site(database: str, host: str, tmp_path_factory: pytest.TempPathFactory) -> 
         house.close()
 
 
-on = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-
-
-@pytest.mark.parametrize("database", ["sqlite", "pooled"], indirect=True)
 def test_64_streams_and_a_wish_for_the_host_cut_none_and_the_bench_is_alone(site: Site) -> None:
     asked = questions(64, random.Random(1))
     like = asyncio.run(all_of(site.door.port, asked))
     benches: list[Program] = []
 
     def wish() -> None:
-        """One that gives them time to finish, and one that pauses them at once."""
-        for drain_s in ("30", "0"):
+        """One that pauses them at once, and one that gives them time to finish."""
+        for drain_s in ("0", "30"):
             signal.sigtimedwait([], 0.3)
             benches.append(site.bench("--drain-s", drain_s))
             assert benches[-1].ends() == 0, benches[-1].err.rest()
 
     streams = asyncio.run(all_of(site.door.port, asked, wish))
     check(streams, like)
-    later = asyncio.run(all_of(site.door.port, asked, wish))
-    check(later, like)
+    assert site.door.state()["continued"], "the first of them found some"
     for bench in benches:
         assert bench.out.rest().count("running 0") == 20 and "running" in bench.out.said[-1]
         assert "clean: 1 door let through none but its own requests" in bench.err.rest()
     assert site.lease()["uncovered"] == 0
 
 
-@on
-def test_a_holder_that_is_killed_gives_interactive_traffic_back_within_a_term(site: Site) -> None:
+def test_others_wait_or_are_refused_and_have_the_host_within_a_term_when_its_holder_is_killed(site: Site) -> None:
+    refuses = site.opens("--when-leased", "refuse", "--lease-name", "door 2")
     bench = site.bench(how="listens")
     bench.out.with_words("started")
     site.until("leased")
+    until(lambda: (refuses.state()["lease"] or {}).get("state") == "leased", "the other door, too")
+    status, headers, body = ask(refuses.port, "/v1/completions", BODY)
+    assert status == 503 and int(headers["retry-after"]) >= 1
+    assert f"host {site.host} is leased by " in body.decode() and " for bench until " in body.decode()
+    page = refuses.get("/failover/state")[1]["lease"]
+    assert page["state"] == "leased" and " for bench until " in page["says"]
+    assert f'failover_door_lease_open{{host="{site.host}"}} 0.0' in refuses.get("/metrics")[1]
+
+    token = str(site.lease()["token"])
+    with_tokens = [
+        ask(site.door.port, "/v1/completions", BODY, x_failover_lease=it) for it in ("1", "99", "two", token)
+    ]
+    assert [status for status, _, _ in with_tokens] == [409, 409, 400, 200]
+    assert "x-failover-lease" not in with_tokens[-1][1], "its own lease covers it"
 
     async def wait() -> None:
         stream = questions(1, random.Random(1))[0]
@@ -131,54 +141,48 @@ def test_a_holder_that_is_killed_gives_interactive_traffic_back_within_a_term(si
     rows = site.store.call("history", host=site.host, last=10)
     at = {(row["event"], row["mode"]): row["at"] for row in reversed(rows)}
     assert at["granted", "shared"] - at["lapsed", "exclusive"] < 3.0, "no later than the next look"
-
-
-@on
-def test_a_token_is_looked_at_with_every_request(site: Site) -> None:
-    bench = site.bench(how="listens")
-    bench.out.with_words("started")
-    site.until("leased")
-    assert ask(site.door.port, "/v1/completions", BODY, x_failover_lease="1")[0] == 409
-    assert ask(site.door.port, "/v1/completions", BODY, x_failover_lease="99")[0] == 409
-    assert ask(site.door.port, "/v1/completions", BODY, x_failover_lease="two")[0] == 400
-    token = str(site.lease()["token"])
-    status, headers = ask(site.door.port, "/v1/completions", BODY, x_failover_lease=token)[:2]
-    assert status == 200 and "x-failover-lease" not in headers, "its own lease covers it"
-    bench.process.stdin.close()  # type: ignore[union-attr]
-    assert bench.ends() == 0
     assert ask(site.door.port, "/v1/completions", BODY, x_failover_lease=token)[0] == 409
     assert ask(site.door.port, "/v1/completions", BODY)[0] == 200
 
 
-@on
-def test_the_rest_is_refused_where_that_is_wished_and_told_by_whom(site: Site) -> None:
-    refuses = site.opens("--when-leased", "refuse", "--lease-name", "door 2")
-    bench = site.bench(how="listens")
-    bench.out.with_words("started")
-    site.until("leased")
-    until(lambda: (refuses.state()["lease"] or {}).get("state") == "leased", "the other door, too")
-    status, headers, body = ask(refuses.port, "/v1/completions", BODY)
-    assert status == 503 and int(headers["retry-after"]) >= 1
-    assert f"host {site.host} is leased by " in body.decode() and " for bench until " in body.decode()
-    page = refuses.get("/failover/state")[1]["lease"]
-    assert page["state"] == "leased" and " for bench until " in page["says"]
-    assert f'failover_door_lease_open{{host="{site.host}"}} 0.0' in refuses.get("/metrics")[1]
+def test_a_door_taints_a_run_when_it_is_stopped_or_killed_and_not_when_it_ends_in_order(site: Site) -> None:
+    """Stopped for longer than a term: what its engine had goes on meanwhile, and the lease is another's by then."""
 
+    def begins(ttl_s: str = "3") -> Program:
+        bench = site.bench(how="listens", ttl_s=ttl_s)
+        bench.out.with_words("started")
+        return bench
 
-@on
-def test_a_door_that_was_stopped_for_longer_than_a_term_taints_the_run(site: Site) -> None:
-    """What its engine had goes on meanwhile, and the lease is another's by then."""
-    long = Stream_of(site, 3000)
+    def ends(bench: Program) -> tuple[int, str]:
+        bench.process.stdin.close()  # type: ignore[union-attr]
+        return bench.ends(), bench.err.rest()
+
     door = Process(site.door.pid)
-    asyncio.run(long.begins())
-    door.stop()
-    bench = site.bench(how="listens", ttl_s="30")
-    bench.out.with_words("started")
-    door.go_on()
+    with socket.create_connection(("127.0.0.1", site.door.port)) as client:
+        client.sendall(request_bytes("/v1/completions", {**BODY, "max_tokens": 400, "stream": True}))
+        assert readable(client.fileno())
+        door.stop()
+        bench = begins("30")
+        door.go_on()
+        site.until("leased")
+        code, said = ends(bench)
+    assert code == 71 and "had requests with an engine that no lease covered" in said
+
+    bench = begins()
     site.until("leased")
-    bench.process.stdin.close()  # type: ignore[union-attr]
-    assert bench.ends() == 71
-    assert "had requests with an engine that no lease covered" in bench.err.rest()
+    site.door.kill()
+    leased = ("--lease-host", site.host, "--database", site.url, "--lease-ttl-s", "3")
+    site.door = GatewayProgram(site.house, *leased, port=site.door.port).serving()
+    site.until("leased")
+    assert ends(bench)[0] == 71
+
+    bench = begins()
+    site.until("leased")
+    door = Process(site.door.pid)
+    door.signal(signal.SIGTERM)
+    door.wait()
+    code, said = ends(bench)
+    assert code == 0, said
 
 
 def test_a_pools_door_asks_for_no_model_for_what_the_lease_keeps_out(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -223,43 +227,6 @@ def test_a_pools_door_asks_for_no_model_for_what_the_lease_keeps_out(tmp_path_fa
         many.pool.close()
         many.cloud.server.shutdown()
         store.close()
-
-
-class Stream_of:
-    """A client that asks for a long answer, and reads none of it."""
-
-    def __init__(self, site: Site, tokens: int) -> None:
-        import socket
-
-        from tests.gateway.door import request_bytes
-
-        self.sock = socket.create_connection(("127.0.0.1", site.door.port))
-        body = {**BODY, "max_tokens": min(tokens, 400), "stream": True}
-        self.sock.sendall(request_bytes("/v1/completions", body))
-
-    async def begins(self) -> None:
-        assert readable(self.sock.fileno())
-
-
-@on
-@pytest.mark.parametrize("how", ["killed", "ended"])
-def test_a_door_that_ends_without_a_word_taints_the_run_and_one_that_ends_in_order_doesnt(site: Site, how: str) -> None:
-    bench = site.bench(how="listens")
-    bench.out.with_words("started")
-    site.until("leased")
-    if how == "killed":
-        site.door.kill()
-        port = site.door.port
-        site.door = GatewayProgram(
-            site.house, "--lease-host", site.host, "--database", site.url, "--lease-ttl-s", "3", port=port
-        ).serving()
-        site.until("leased")
-    else:
-        door = Process(site.door.pid)
-        door.signal(signal.SIGTERM)
-        door.wait()
-    bench.process.stdin.close()  # type: ignore[union-attr]
-    assert bench.ends() == (71 if how == "killed" else 0), bench.err.rest()
 
 
 def test_without_the_database_traffic_goes_on_marked_and_counted(

@@ -19,15 +19,13 @@ from sidecar.terminal.names import BadValue
 from tests.support.processes import environment_with
 from tests.support.waiting import until
 
-on = pytest.mark.parametrize("database", ["sqlite", "packaged"], indirect=True)
-
 
 def lease_of(store: Store, host: str) -> str:
     name: str = store.call("look", host=host)[0]["lease"]
     return name
 
 
-@on
+@pytest.mark.parametrize("database", ["sqlite", "packaged"], indirect=True)
 def test_one_alone_waits_for_sharers_that_give_way(database: str, host: str) -> None:
     order: list[str] = []
 
@@ -52,7 +50,6 @@ def test_one_alone_waits_for_sharers_that_give_way(database: str, host: str) -> 
     assert order[-1] == "alone" and order.count("gives way") == 3
 
 
-@on
 def test_a_lease_that_is_lost_is_said_by_all_it_has(database: str, host: str, store: Store) -> None:
     told: list[str] = []
     one = fleet.exclusive(host, purpose="a", database=database, ttl_s=3, on_lost=told.append)
@@ -71,7 +68,6 @@ def test_a_lease_that_is_lost_is_said_by_all_it_has(database: str, host: str, st
         asyncio.run(work())
 
 
-@on
 def test_async_waiting_can_be_called_off_and_takes_its_wish_back(database: str, host: str, store: Store) -> None:
     async def both() -> None:
         async with fleet.exclusive(host, purpose="a", database=database, ttl_s=3):
@@ -196,7 +192,6 @@ def contract(url: str, *command: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "command", [(sys.executable, "-c", KEEPS), ("sh", "-c", SHELL)], ids=["helper", "fleetctl run"]
 )
-@on
 def test_who_keeps_the_rules_passes_the_contracts_test(database: str, command: tuple[str, ...]) -> None:
     code, out, said = contract(database, *command)
     assert (code, out.count("ok    ")) == (0, 4), said

@@ -234,13 +234,16 @@ def test_a_crowd_contends_on_sqlite(tmp_path: Path, seed: int) -> None:
     contend(url, "h", seed)
 
 
-@pytest.fixture(params=["system", "packaged"])
+@pytest.fixture
 def server(request: pytest.FixtureRequest, place: Path) -> Iterator[Postgres]:
     with postgres(request.param, place / f"contended-{request.param}-{free_port()}") as server:
         yield server
 
 
-@pytest.mark.parametrize("by", ["itself", "a pooler"])
+BY = [("packaged", "itself"), ("system", "itself"), ("packaged", "a pooler")]
+
+
+@pytest.mark.parametrize(("server", "by"), BY, indirect=["server"])
 def test_a_crowd_contends_on_postgresql(server: Postgres, by: str, place: Path, seed: int) -> None:
     """Its answers are lost now and then, it stands still for longer than a term once, and it is killed once."""
     open_store(server.url()).init(["h"])

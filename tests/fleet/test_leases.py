@@ -106,7 +106,13 @@ def test_a_range_with_steps_ends_where_it_says() -> None:
     assert calendar("55/2 3 * * *") == ["*-*-* 03:55,57,59:00"]
 
 
-@pytest.mark.parametrize("wrong", ["* * * *", "* * * * * *", "*-5 * * * *", "٣ * * * *", "60 * * * *", "1-0 * * * *"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", "* * * *", "* * * * * *", "*-5 * * * *", "\u0663 * * * *", "60 * * * *", "1-0 * * * *", "0 24 * * *"),
+        *("0 0 0 * *", "0 0 * * 8", "a * * * *", "*/0 * * * *", "1,,2 * * * *"),
+    ],
+)
 def test_a_time_that_cron_doesnt_know_is_refused(wrong: str) -> None:
     for made in (lambda: calendar(wrong), lambda: cron_job("n", wrong, ["x"], 1.0, "i")):
         with pytest.raises(BadValue):

@@ -13,6 +13,9 @@ from fleet.shell.store import PostgresStore, SqliteStore, StoreError, open_store
 from tests.fleet import scripts, sim
 from tests.fleet.postgres import Postgres
 
+SEEDS = 12
+"""Scripts on PostgreSQL: each rule of `WITHOUT` that the two spell otherwise is noticed by one of them."""
+
 
 class Sqlite:
     def __init__(self) -> None:
@@ -32,7 +35,7 @@ class Sqlite:
 
 
 def test_the_model_answers_as_sqlite_does() -> None:
-    assert not Sqlite().differs(range(200))
+    assert not Sqlite().differs(range(100))
 
 
 @pytest.fixture(params=["packaged", "system"])
@@ -45,7 +48,7 @@ def postgres(request: pytest.FixtureRequest, servers: Callable[[str], Postgres])
         connection.execute("CREATE DATABASE agrees")
     store = open_store(server.url().replace("/postgres", "/agrees"))
     assert isinstance(store, PostgresStore)
-    store.init([host for seed in range(30) for host in scripts.hosts_of(seed)])
+    store.init([host for seed in range(SEEDS) for host in scripts.hosts_of(seed)])
     schema = statements.SCHEMA
     store._connected().execute(
         f"CREATE TABLE {schema}.sim_now (s double precision); INSERT INTO {schema}.sim_now VALUES (0);"
@@ -61,12 +64,12 @@ def test_the_model_answers_as_postgresql_does(postgres: PostgresStore) -> None:
         postgres._connected().execute(f"UPDATE {statements.SCHEMA}.sim_now SET s = %s".encode(), (now,))
         return postgres.call(name, **values)
 
-    for seed in range(30):
+    for seed in range(SEEDS):
         assert not scripts.differs(seed, say)
 
 
 def test_a_schedule_is_the_same_one_on_sqlite() -> None:
-    for seed in range(25):
+    for seed in range(10):
         told: list[list[str]] = [[], []]
         sim.World(seed, told[0].append).run()
         sim.World(seed, told[1].append, sqlite=True).run()
@@ -79,8 +82,6 @@ WITHOUT = {
                                             "        AND x.mode = leases.mode)"),
     "what is held is in no one's way": ("ask", "x.token IS NOT NULL\n", "x.id IS NULL\n"),
     "a wish stops no new ones": ("ask", "x.token IS NULL AND x.id < leases.id\n", "x.id IS NULL\n"),
-    "an urgent one passes a sharer": ("ask", "(x.mode = 'shared' OR x.priority", "(x.priority"),
-    "an urgent one passes no other": ("ask", "x.priority > leases.priority", "x.priority > 100"),
     "a token is given twice": ("ask", "token + 1", "token"),
     "the last token is forgotten": ("ask", "WHERE name = :host AND token <", "WHERE name IS NULL AND token <"),
     "what has ended begins again": ("ask", "event IN ('released', 'left', 'lapsed'))", "event IS NULL)"),
@@ -95,7 +96,7 @@ WITHOUT = {
     "time goes back": ("ask", "{later}(clock, {now})", "{now}"),
     "a door that vanished counts for nothing": ("report", "THEN 1", "THEN 0"),
 }  # fmt: skip
-"""A rule that is broken, by one change in one statement."""
+"""A rule that is broken, by one change in one statement. Those of priorities: `test_statements.py`."""
 
 
 @pytest.mark.parametrize("what", WITHOUT)
@@ -106,4 +107,4 @@ def test_a_rule_that_is_taken_out_of_the_statements_is_noticed(what: str, monkey
     wrong = tuple(each.replace(old, new) for each in body)
     monkeypatch.setitem(statements.STATEMENTS, name, (wrong, takes, gives))
     with contextlib.suppress(StoreError):  # a rule of the tables' own notices, too
-        assert Sqlite().differs(range(300))
+        assert Sqlite().differs(range(20))

@@ -12,8 +12,9 @@ from tests.fleet import sim
 from tests.fleet.model import Host, Model
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_no_schedule_breaks_a_claim(part: int) -> None:
+    """A rule that is taken out below breaks one of the first seventy."""
     for seed in range(part * 100, part * 100 + 100):
         sim.run(seed)
 

@@ -1,4 +1,7 @@
-"""The rules of `statements.py`, one by one, on each database. Time passes as the database's own clock says."""
+"""The rules of `statements.py`, one by one, on SQLite; and on each database what may be another's there: time, which
+passes as its own clock says, whose turn it is, and what it refuses. That PostgreSQL answers as SQLite does to the rest:
+`test_model_agrees.py`.
+"""
 
 import contextlib
 import os
@@ -15,11 +18,14 @@ import pytest
 from fleet.rules import statements
 from fleet.rules.leases import in_the_way, seen
 from fleet.shell.store import Refused, Store, StoreError, open_store
+from tests.fleet import scripts
+from tests.fleet.conftest import KINDS
 from tests.fleet.postgres import Postgres
 from tests.support.waiting import until
 
-STRICT_TURNS = int(os.environ.get("FAILOVER_FLEET_TURNS", "3"))
-"""Of each contender, where isolation is stricter than the servers' own. `make night` has more of them."""
+TURNS = int(os.environ.get("FAILOVER_FLEET_TURNS", "3"))
+"""Of each contender. `make night` has more of them."""
+on_each = pytest.mark.parametrize("database", KINDS, indirect=True)
 
 
 class Host:
@@ -67,6 +73,7 @@ def it(store: Store, host: str) -> Host:
     return Host(store, host)
 
 
+@on_each
 def test_sharers_share_and_a_wish_for_the_host_alone_stops_new_ones_at_once(it: Host) -> None:
     first, second = it.ask("shared"), it.ask("shared")
     assert (first.token, second.token) == (1, 2)
@@ -109,6 +116,7 @@ def test_no_priority_passes_what_asked_before_a_waiting_sharer(it: Host) -> None
     assert urgent.again()
 
 
+@on_each
 def test_what_isnt_renewed_lapses_and_no_renewal_revives_it(it: Host) -> None:
     holder, waiter = it.ask("exclusive", ttl=0.5), it.ask("exclusive")
     time.sleep(0.6)
@@ -125,6 +133,7 @@ def test_a_waiter_that_is_away_or_has_waited_long_enough_is_in_no_ones_way(it: H
     assert it.ask("shared").token and holder.renew()["wanted"] in (0, False)
 
 
+@on_each
 def test_a_renewal_goes_on_for_a_term_and_needs_its_token(it: Host) -> None:
     holder = it.ask("exclusive", ttl=50.0)
     time.sleep(0.05)
@@ -159,13 +168,6 @@ def test_a_wish_that_is_taken_back_is_gone(it: Host) -> None:
     assert it.ask("shared").token and holder.renew()["wanted"] in (0, False)
 
 
-def test_one_host_knows_nothing_of_another(it: Host, store: Store, database: str) -> None:
-    open_store(database).init([f"{it.name}-b"])
-    other = Host(store, f"{it.name}-b")
-    assert it.ask("exclusive").token == other.ask("exclusive").token == 1
-    assert it.ask("exclusive").token is None and other.ask("shared").token is None
-
-
 def test_what_a_look_shows_is_what_the_statements_go_by(it: Host) -> None:
     holder = it.ask("exclusive")
     wishes = [it.ask("exclusive", priority=p) if p is not None else it.ask("shared") for p in (0, 5, None, 9, None)]
@@ -194,19 +196,25 @@ def test_a_door_that_ended_without_a_word_counts_as_one_uncovered_request(it: Ho
     assert [report("b"), report("c"), report("c")] == [5, 6, 6]
 
 
-@pytest.mark.parametrize("values", [{"holder": ""}, {"priority": 101}, {"ttl": 0.0}, {"mode": "mine"}, {"drain": -1.0}])
-def test_the_database_itself_takes_nothing_else(it: Host, values: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="doesn't take this"):
-        it.ask(**{"mode": "exclusive", **values})
+@on_each
+def test_the_database_itself_takes_nothing_else(it: Host) -> None:
+    wrong: list[dict[str, Any]] = [{"holder": ""}, {"priority": 101}, {"ttl": 0.0}, {"mode": "mine"}, {"drain": -1.0}]
+    for values in wrong:
+        with pytest.raises(Refused, match="doesn't take this"):
+            it.ask(**{"mode": "exclusive", **values})
     assert it.ask("exclusive").token == 1
 
 
+@on_each
 def test_a_host_that_doesnt_exist_is_no_row(store: Store, host: str) -> None:
     assert store.call("look", host="nowhere") == []
     assert store.call("renew", host="nowhere", lease="x" * 32, token=1) == []
 
 
-def test_history_keeps_the_last_thousand(it: Host) -> None:
+def test_history_keeps_the_last_thousand() -> None:
+    store = scripts.in_memory(time.time)
+    scripts.add_hosts(store, ["h"])
+    it = Host(store, "h")
     for _ in range(340):
         it.ask("exclusive").release()
     assert 1000 <= len(it.store.call("history", host=it.name, last=5000)) <= 1003
@@ -226,17 +234,17 @@ def patiently(call: Callable[[], Any]) -> Any:
     return until(once, "the database answers")[0]
 
 
+@on_each
 def test_two_that_ask_at_the_same_moment_dont_both_get_it(database: str, host: str) -> None:
-    eight_contend(database, host, 15)
+    eight_contend(database, host)
 
 
-def eight_contend(database: str, host: str, turns: int) -> None:
-    """Each is granted the host so many times."""
+def eight_contend(database: str, host: str) -> None:
 
     def contend(number: int) -> list[int]:
         own = Host(open_store(database), host)
         tokens = []
-        for _ in range(turns):
+        for _ in range(TURNS):
             wish = patiently(lambda: own.ask("exclusive"))
             until(lambda wish=wish: patiently(wish.again), "it is granted")  # type: ignore[misc]
             rows = patiently(lambda: own.store.call("look", host=host))
@@ -248,7 +256,7 @@ def eight_contend(database: str, host: str, turns: int) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         found = [token for tokens in pool.map(contend, range(8)) for token in tokens]
-    assert sorted(found) == list(range(1, 8 * turns + 1))
+    assert sorted(found) == list(range(1, 8 * TURNS + 1))
 
 
 @pytest.mark.slow
@@ -262,7 +270,7 @@ def test_a_stricter_isolation_makes_the_later_one_fail_and_ask_again(packaged: P
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'".encode())
     strict = url.replace("/postgres", f"/{name}")
     open_store(strict).init(["h"])
-    eight_contend(strict, "h", STRICT_TURNS)
+    eight_contend(strict, "h")
 
 
 @pytest.mark.parametrize("database", ["sqlite", "packaged"], indirect=True)

@@ -22,7 +22,7 @@ from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
 from tests.support.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/at_the_door")]  # one house for all of them
 BODY: dict[str, Any] = {"prompt": "tell me", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
 
 
@@ -166,6 +166,7 @@ def test_an_offer_to_speak_otherwise_is_answered_as_if_it_were_not_there(door: G
     last = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     said = exchanged(door.port, one * 2 + last)
     assert said.count(b"HTTP/1.1 200 ") == said.count(b"HTTP/1.1") == 3 and said.count(b'"finish_reason"') == 2, said
+    assert said.endswith(b"ok\n"), "they are answered in their order"
 
 
 def test_a_client_of_http_1_0_is_told_that_its_connection_stays(door: GatewayProgram) -> None:
@@ -181,13 +182,6 @@ def test_a_chat_without_messages_is_answered(door: GatewayProgram) -> None:
 def test_all_that_was_asked_before_the_sending_half_is_closed_is_answered(door: GatewayProgram) -> None:
     asked = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
     assert exchanged(door.port, asked * 50, half=True).count(b"HTTP/1.1 200 ") == 50
-
-
-def test_requests_on_one_connection_are_answered_in_order(door: GatewayProgram) -> None:
-    data = request_bytes("/v1/completions", {**BODY, "max_tokens": 1}).replace(b"connection: close\r\n", b"")
-    last = request_bytes("/version").replace(b"GET /version", b"GET /live")
-    said = exchanged(door.port, data * 3 + last)
-    assert said.count(b"HTTP/1.1 200 ") == 4 and said.endswith(b"ok\n")
 
 
 def test_a_request_has_the_name_that_its_client_gave_it(door: GatewayProgram) -> None:
@@ -223,18 +217,6 @@ def test_it_says_that_no_engine_has_served_yet_and_later_that_none_does(tmp_path
         engine.kill()
         until(lambda: door.get("/ready")[0] == 503, "none has for longer than the bound")
         assert "longer than --failover-timeout-s 0.5" in door.get("/ready")[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--run-dir", ""), "it is empty; allowed: a directory such as /run/failover"),
-        (("--run-dir", "a", "--run-dir", "b/../a"), "--run-dir names one directory more than once"),
-    ],
-)
-def test_run_directories_that_are_none_or_the_same_are_refused(words: tuple[str, ...], says: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "gateway", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 64 and says in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--metrics"])
@@ -395,12 +377,13 @@ def _resident(program: Program) -> int:
     ("words", "expected"),
     [
         ((), "--run-dir is needed"),
+        (("--run-dir", ""), "it is empty; allowed: a directory such as /run/failover"),
+        (("--run-dir", "a", "--run-dir", "b/../a"), "--run-dir names one directory more than once"),
         (("--run-dir", "x", "--listen", "nowhere"), "'nowhere' is no address"),
         (("--run-dir", "x", "--api-keys", "/nowhere"), "can't be read"),
         (("--run-dir", "x", "--queue", "many"), "many"),
     ],
 )
-def test_a_persons_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, ...], expected: str) -> None:
-    program = Program(house, f"mistake{len(words)}{expected[:3]}", "gateway", *words)
-    assert program.code() == 64
-    assert expected in program.said() and "Traceback" not in program.said()
+def test_a_persons_mistake_is_answered_with_a_sentence(words: tuple[str, ...], expected: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "gateway", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 64 and expected in done.stderr and "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from tests.engine.shims import House, Program
 from tests.gateway.door import GatewayProgram, ask, request_bytes
 from tests.support.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/bounds")]  # one house for all of them
 MIB = 1 << 20
 
 
@@ -25,6 +25,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     here.add(Program(here, "lies", "tests.gateway.liar", str(here.run_dir), "lies"))
     yield here
     here.close()
+
+
+@pytest.fixture(scope="module")
+def door(house: House) -> GatewayProgram:
+    """One without flags, for tests that look at no memory."""
+    return GatewayProgram(house).serving()
 
 
 def resident(program: Program) -> int:
@@ -150,12 +156,10 @@ def test_without_a_key_a_connection_that_does_not_read_takes_next_to_nothing(hou
 
 
 @pytest.mark.parametrize("path", ["/ready", "/metrics"])
-def test_what_the_door_answers_itself_takes_no_body(house: House, path: str) -> None:
-    door = GatewayProgram(house, name=f"own{path[1:]}").serving()
+def test_what_the_door_answers_itself_takes_no_body(door: GatewayProgram, path: str) -> None:
     with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
         sock.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {60 * MIB}\r\n\r\n".encode())
         assert status_of(sock) == 413
-    door.kill()
 
 
 def test_one_client_can_hold_only_its_part(house: House, tmp_path: Path) -> None:
@@ -189,9 +193,10 @@ def test_one_client_can_hold_only_its_part(house: House, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version(house: House, version: str) -> None:
+def test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version(
+    door: GatewayProgram, version: str
+) -> None:
     """A stock nginx asks in HTTP/1.0: nothing may be said to it before the answer."""
-    door = GatewayProgram(house, name=f"left{version}").serving()
     asked = request_bytes("/v1/completions", {"prompt": "fault:silent"}).replace(
         b"HTTP/1.1", f"HTTP/{version}".encode()
     )
@@ -204,12 +209,10 @@ def test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version(h
             sock.send(more)
         sock.close()
         until(lambda: door.state()["in_flight"] == 0, "it is noticed that no client waits for it", 20)
-    door.kill()
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_client_that_closes_its_sending_half_still_has_its_answer(house: House, version: str) -> None:
-    door = GatewayProgram(house, name=f"half{version}").serving()
+def test_a_client_that_closes_its_sending_half_still_has_its_answer(door: GatewayProgram, version: str) -> None:
     asked = request_bytes("/v1/completions", {"prompt": "fault:slow", "max_tokens": 3})
     with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
         sock.sendall(asked.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
@@ -220,12 +223,12 @@ def test_a_client_that_closes_its_sending_half_still_has_its_answer(house: House
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and head.count(b"HTTP/1.1") == 1, head
     assert json.loads(body)["choices"], body
-    door.kill()
 
 
 @pytest.mark.parametrize("reads", [0, 1, 3], ids="reads {} bytes of its answer first".format)
-def test_a_client_that_has_said_all_and_leaves_in_its_second_request_is_noticed(house: House, reads: int) -> None:
-    door = GatewayProgram(house, name=f"second{reads}").serving()
+def test_a_client_that_has_said_all_and_leaves_in_its_second_request_is_noticed(
+    door: GatewayProgram, reads: int
+) -> None:
     first = request_bytes("/v1/completions", {"prompt": "hello", "max_tokens": 1})
     second = request_bytes("/v1/completions", {"prompt": "fault:silent"})
     with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
@@ -239,7 +242,6 @@ def test_a_client_that_has_said_all_and_leaves_in_its_second_request_is_noticed(
         for _ in range(reads):
             sock.recv(1)
     until(lambda: door.state()["in_flight"] == 0, "it is noticed that no client waits for it", 20)
-    door.kill()
 
 
 def test_a_client_that_never_reads_is_cut(house: House) -> None:

@@ -126,16 +126,15 @@ def by_choice(events: list[Any]) -> dict[int, list[Any]]:
 
 
 def ways(path: str, pieces: Any) -> list[tuple[int, int | None]]:
-    """Between any two pieces, and within each: behind its first byte, in its middle, before its last. Of a long answer
-    the first and the last pieces, and between them as many more.
+    """Between any two pieces, and within each: in turns behind its first byte, in its middle, before its last. Of a
+    long answer the first and the last pieces, and between them as many more.
     """
     found: list[tuple[int, int | None]] = []
     step = max(1, len(pieces) // NEAR_THE_ENDS)
     for place, piece in enumerate(pieces):
         if NEAR_THE_ENDS < place < len(pieces) - NEAR_THE_ENDS and place % step:
             continue
-        found.append((place, None))
-        found += [(place, at) for at in (1, len(piece) // 2, len(piece) - 1)]
+        found += [(place, None), (place, (1, len(piece) // 2, len(piece) - 1)[place % 3])]
     return found
 
 
@@ -169,7 +168,7 @@ def test_two_breaks_within_one_answer_are_not_either(name: str) -> None:
     like, pieces = undisturbed(path, body)
     step = max(1, len(pieces) // 6)
     for first in range(0, len(pieces), step):
-        for second in range(5):
+        for second in (0, 1, 4):
             _, client = broken(path, body, (first, 7), (second, None))
             check(client, like)
 
@@ -192,21 +191,16 @@ def test_the_rest_may_come_in_one_piece(name: str) -> None:
         check(client, like)
 
 
-@pytest.mark.parametrize("name", CONTINUED)
-def test_what_is_continued_is_not_made_again(name: str) -> None:
-    path, body = CONTINUED[name]
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_continued_is_not_made_again_and_what_is_compared_is_asked_as_it_was(name: str) -> None:
+    path, body = ALL[name]
     _, pieces = undisturbed(path, body)
     world, client = broken(path, body, (len(pieces) // 2 + 2, None))
-    assert client.how == Recovery.CONTINUED.value
-    later = [json.loads(ask.body) for ask in world.asked if ask.token == 2 and ask.target == b"/v1/completions"]
-    assert later and all(len(asked["prompt"]) > 2 for asked in later)
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_what_is_compared_is_asked_again_as_it_was(name: str) -> None:
-    path, body = COMPARED[name]
-    _, pieces = undisturbed(path, body)
-    world, client = broken(path, body, (len(pieces) // 2 + 2, None))
+    if name in CONTINUED:
+        assert client.how == Recovery.CONTINUED.value
+        later = [json.loads(ask.body) for ask in world.asked if ask.token == 2 and ask.target == b"/v1/completions"]
+        assert later and all(len(asked["prompt"]) > 2 for asked in later)
+        return
     assert client.how == Recovery.COMPARED.value
     first, *others = [ask.body for ask in world.asked if ask.target.decode() == path]
     assert others == [first]

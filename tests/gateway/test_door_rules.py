@@ -121,18 +121,6 @@ def test_who_was_severed_does_not_slow_the_next_drain() -> None:
     assert it.machine.admission.severed == 1
 
 
-def test_a_client_that_hangs_cannot_hold_a_switchover_up() -> None:
-    it = world()
-    hung = it.arrive(COMPLETION, BODY)
-    step(it, hung, 2)
-    switchover(it, 5.0)
-    it.wait(5.0)
-    assert with_engine(it) == 0
-    it.leave(hung)
-    it.grant()
-    assert not it.exchanges
-
-
 def test_a_switchover_that_is_called_off_is_as_if_it_had_not_been() -> None:
     it = world()
     old = it.arrive(COMPLETION, BODY)

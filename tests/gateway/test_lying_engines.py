@@ -19,7 +19,7 @@ from tests.gateway.door import GatewayProgram, Stream, request_bytes
 from tests.gateway.door import ask as request
 from tests.support.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/lying_engines")]  # one house for all of them
 
 
 class Stage:

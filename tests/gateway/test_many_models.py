@@ -27,7 +27,7 @@ from tests.support.answering import Answering
 from tests.support.browser import Browser
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/many_models")]  # one house for all of them
 BODY: dict[str, Any] = {"prompt": "tell me", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
 MODELS = ("chat", "small")
 

@@ -20,7 +20,7 @@ from tests.gateway.test_many_models import Many
 from tests.gateway.under_load import all_of, check, questions
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/swaps")]  # one house for all of them
 SWAPS = int(os.environ.get("FAILOVER_DOOR_SWAPS", "20"))
 
 

@@ -86,9 +86,13 @@ def test_two_engines_share_one_copy_and_answer_alike(
         engine.sleep()
     container.shows(state="COMMITTED")
     primary.wake()
-    first = answer(primary, tmp_path / "a.sock")
+    path = tmp_path / "a.sock"
+    assert not path.exists(), "it is awake, and doesn't serve yet"
+    first = answer(primary, path)
+    assert path.stat().st_mode & 0o777 == 0o600
     assert free() == container.status().capacity - weights - 12 * MIB
     primary.stop()
+    assert not path.exists()
     until(lambda: free() == container.status().capacity - weights, "its cache is given back")
     shadow.wake()
     assert answer(shadow, tmp_path / "b.sock") == first
@@ -110,7 +114,9 @@ def test_a_slept_engine_holds_no_memory_but_the_weights_that_all_share(
     container: Container, engines: Callable[..., ReferenceEngine]
 ) -> None:
     container.serves()
-    engine = engines()
+    engine, phases = engines(), list[str]()
+    assert engine._setting is not None
+    engine._setting = replace(engine._setting, phase=lambda name, seconds: phases.append(name))
     engine.start()
     engine.sleep()
     before = free()
@@ -119,6 +125,7 @@ def test_a_slept_engine_holds_no_memory_but_the_weights_that_all_share(
         assert free() == before - 12 * MIB
         engine.sleep()
         assert free() == before
+    assert phases == ["remap", "kv"] * 3, "the parts of a wake are said"
 
 
 def test_a_shadow_waits_for_a_writer_and_never_writes(
@@ -198,32 +205,6 @@ def test_an_engine_whose_weights_were_replaced_says_that_it_cannot_wake(
     assert sleeper.well()
     container.writer()
     until(lambda: not sleeper.well(), "it heard of it")
-
-
-def test_the_endpoint_is_there_only_once_it_serves(
-    container: Container, engines: Callable[..., ReferenceEngine], tmp_path: Path
-) -> None:
-    container.serves()
-    engine, path = engines(), tmp_path / "engine.sock"
-    engine.start()
-    engine.sleep()
-    engine.wake()
-    assert not path.exists()
-    engine.serve(unix(path))
-    assert path.stat().st_mode & 0o777 == 0o600
-    engine.stop()
-    assert not path.exists()
-
-
-def test_the_parts_of_a_wake_are_said(container: Container, engines: Callable[..., ReferenceEngine]) -> None:
-    container.serves()
-    engine, phases = engines(), list[str]()
-    assert engine._setting is not None
-    engine._setting = replace(engine._setting, phase=lambda name, seconds: phases.append(name))
-    engine.start()
-    engine.sleep()
-    engine.wake()
-    assert phases == ["remap", "kv"]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------

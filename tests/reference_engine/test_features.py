@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine import grammar, tokenizer
@@ -146,6 +146,7 @@ def test_json_without_a_schema_and_a_choice(client: Client) -> None:
     assert said["text"] in ("red", "green") and said["finish_reason"] == "stop"
 
 
+@settings(max_examples=25)
 @given(st.text(max_size=8), st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4))
 def test_a_choice_is_one_of_them(wanted: str, others: list[str]) -> None:
     it = grammar.choice([*others, wanted])
