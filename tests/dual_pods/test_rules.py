@@ -21,15 +21,6 @@ def _engines(it: World) -> dict[str, State]:
     return {engine.id: engine.state for engine in it._engines()}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_requester_becomes_ready_by_a_launch(mode: Mode) -> None:
-    it = world(mode)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
-    assert it.ready(uid), it.machine.waits[uid]
-    it.quiet()
-
-
 @pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.SWAP])
 def test_the_next_requester_of_the_same_wish_wakes_what_sleeps(mode: Mode) -> None:
     it = world(mode)
@@ -464,16 +455,6 @@ def test_a_pool_goes_with_its_node_s_taint_once_none_is_bound_there_and_comes_ba
     it.run(it.now + 60)
     [pool] = it.servers()
     assert pool.running, "it is asked for by the taint alone"
-
-
-def test_a_pool_that_no_taint_asks_for_goes_when_nothing_is_left_in_it_to_wake() -> None:
-    it = _settled(Mode.SWAP, {"old": GIB})
-    it.run(it.now + 600)
-    assert it.awake_or_asleep("old")
-    [pod] = [p for p in it.pods.values() if p.engines]
-    it.dies(pod, next(iter(pod.engines.values())))
-    it.run(it.now + 60)
-    assert not it.servers()
 
 
 def test_two_requesters_that_were_given_one_accelerator_don_t_both_get_it() -> None:
