@@ -17,7 +17,7 @@ def it(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_pod_asks_and_another_one_runs_the_model(it: Cluster) -> None:
+def test_a_pod_asks_another_one_runs_the_model_and_what_it_leaves_asleep_is_waked_for_the_next(it: Cluster) -> None:
     it.controller()
     it.served("a")
     pod = it.pod("a")
@@ -27,11 +27,6 @@ def test_a_pod_asks_and_another_one_runs_the_model(it: Cluster) -> None:
     assert model["state"] == "awake" and model["devices"] == ["GPU-0"]
     said = ask(f"http://{pod['status']['podIP']}:8000/v1/completions", {"model": "qwen"})
     assert said == {"model": model["name"]}
-
-
-def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes_it(it: Cluster) -> None:
-    it.controller()
-    it.served("a")
     it.delete("a")
     until(lambda: it.states() == ["asleep"], "it sleeps")
     until(lambda: not it.pod("a"), "the requester has gone")
