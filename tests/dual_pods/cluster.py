@@ -79,6 +79,12 @@ class Cluster:
         made = self.server.ask("POST", PODS, {"metadata": meta, "spec": {"containers": [container]}})
         return str(made["metadata"]["uid"])
 
+    def served(self, name: str, serves: str = "qwen", **more: Any) -> str:
+        """Creates a requester, and waits until it is Ready; returns its uid."""
+        uid = self.request(name, serves, **more)
+        self.until_ready(name)
+        return uid
+
     def delete(self, name: str, **query: str) -> Any:
         more = "&".join(f"{key}={value}" for key, value in query.items())
         return self.server.ask("DELETE", f"{PODS}/{name}" + (f"?{more}" if more else ""))

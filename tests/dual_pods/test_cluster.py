@@ -17,10 +17,9 @@ def it(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_pod_asks_and_another_one_runs_the_model(it: Cluster) -> None:
+def test_a_pod_asks_another_one_runs_the_model_and_what_it_leaves_asleep_is_waked_for_the_next(it: Cluster) -> None:
     it.controller()
-    it.request("a")
-    it.until_ready("a")
+    it.served("a")
     pod = it.pod("a")
     [server] = it.servers()
     assert pod["metadata"]["labels"][names.DUAL] == server["metadata"]["name"] == "n1-dual"
@@ -28,17 +27,10 @@ def test_a_pod_asks_and_another_one_runs_the_model(it: Cluster) -> None:
     assert model["state"] == "awake" and model["devices"] == ["GPU-0"]
     said = ask(f"http://{pod['status']['podIP']}:8000/v1/completions", {"model": "qwen"})
     assert said == {"model": model["name"]}
-
-
-def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes_it(it: Cluster) -> None:
-    it.controller()
-    it.request("a")
-    it.until_ready("a")
     it.delete("a")
     until(lambda: it.states() == ["asleep"], "it sleeps")
     until(lambda: not it.pod("a"), "the requester has gone")
-    it.request("b")
-    it.until_ready("b")
+    it.served("b")
     assert len(it.pool()["models"]) == 1
     it.until_event("b", "Waking")
     until(lambda: json.loads(it.pod("b")["metadata"]["annotations"][names.STATUS])["Phase"] == "ready", "it says so")
@@ -46,8 +38,7 @@ def test_a_requester_that_goes_puts_its_instance_to_sleep_and_the_next_one_wakes
 
 def test_fma_s_requester_is_ready_while_its_instance_is_awake_though_it_asks_none(it: Cluster) -> None:
     it.controller()
-    it.request("a", image=FMA)
-    it.until_ready("a")
+    it.served("a", image=FMA)
     it.misbehave(kill=it.instance_of("a"), wake_fails=1000)
     until(lambda: not it.is_ready("a"), "it is unready")
     it.misbehave()

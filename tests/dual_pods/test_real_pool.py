@@ -62,6 +62,7 @@ def _gone(it: Cluster, name: str) -> None:
 
 
 def test_a_requester_is_created_answers_goes_and_the_next_one_wakes_what_it_left(it: Cluster) -> None:
+    """A further one has an instance of its own; and one that sleeps isn't asked."""
     _request(it, "a", "qwen", 1)
     before = _text(it, "a", "qwen")
     _gone(it, "a")
@@ -69,6 +70,13 @@ def test_a_requester_is_created_answers_goes_and_the_next_one_wakes_what_it_left
     _request(it, "b", "qwen", 1)
     assert _text(it, "b", "qwen") == before
     it.until_event("b", "Waking")
+    _request(it, "c", "qwen", 1)
+    assert it.states() == ["awake", "awake"]
+    _gone(it, "b")
+    until(lambda: it.states() == ["asleep", "awake"], "the instance of the one that went sleeps")
+    for _ in range(5):
+        assert _text(it, "c", "qwen") == before
+    assert it.states() == ["asleep", "awake"]
 
 
 def test_two_models_take_turns_on_one_accelerator_that_has_no_room_for_both(it: Cluster) -> None:
@@ -88,6 +96,7 @@ def test_two_models_take_turns_on_one_accelerator_that_has_no_room_for_both(it: 
 
 
 def test_an_instance_that_takes_more_requests_at_a_time_has_the_weights_of_the_one_that_sleeps(it: Cluster) -> None:
+    """And a kill -9 of the pool wakes none that sleeps beside the one that is awake."""
     it.gpus["n1"] = ["host:d0"]
 
     def written() -> tuple[dict[str, int], int]:
@@ -98,23 +107,20 @@ def test_an_instance_that_takes_more_requests_at_a_time_has_the_weights_of_the_o
 
     _request(it, "a", "qwen", 1, "--max-batch", "2")
     before, first = _text(it, "a", "qwen"), written()
+    sleeps = it.directory / "run-n1" / "lock" / it.instance_of("a")
     assert len(first[0]) == first[1] == 1
     _gone(it, "a")
     until(lambda: it.states() == ["asleep"], "its instance sleeps")
     _request(it, "b", "qwen", 1, "--max-batch", "8")
     assert _text(it, "b", "qwen") == before and written() == first
     assert it.states() == ["asleep", "awake"] and {one["weights_name"] for one in it.pool()["models"]} == {*first[0]}
-
-
-def test_two_requesters_of_one_model_have_an_instance_each_and_one_that_sleeps_isn_t_asked(it: Cluster) -> None:
-    _request(it, "a", "qwen", 1)
-    _request(it, "b", "qwen", 1)
-    assert it.states() == ["awake", "awake"]
-    _gone(it, "a")
-    until(lambda: it.states() == ["asleep", "awake"], "the instance of the one that went sleeps")
-    for _ in range(5):
-        _text(it, "b", "qwen")
-    assert it.states() == ["asleep", "awake"]
+    pool = it.directory / "run-n1" / "pool.sock"
+    token, killed = _token(sleeps), _pid_of(pool)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: _pid_of(pool) not in (0, killed), "another pool has begun")
+    _gone(it, "b")
+    until(lambda: it.states() == ["asleep", "asleep"], "it has done what it was asked")
+    assert _token(sleeps) == token
 
 
 def test_with_a_standby_a_kill_9_of_the_bound_engine_is_a_pause(it: Cluster) -> None:
@@ -128,22 +134,6 @@ def test_with_a_standby_a_kill_9_of_the_bound_engine_is_a_pause(it: Cluster) -> 
         assert until(partial(_whole, lock), "so it is again").engine_id != killed.engine_id
     log = (it.directory / "a.log").read_text()
     assert it.is_ready("a") and log.count(" unready ") == 1, f"it was unready before its first answer alone:\n{log}"
-
-
-def test_a_kill_9_of_the_pool_wakes_none_that_sleeps_beside_the_one_that_is_awake(it: Cluster) -> None:
-    it.gpus["n1"] = ["host:d0"]
-    _request(it, "a", "qwen", 1)
-    sleeps = it.directory / "run-n1" / "lock" / it.instance_of("a")
-    _gone(it, "a")
-    until(lambda: it.states() == ["asleep"], "its instance sleeps")
-    _request(it, "b", "llama", 2)
-    pool = it.directory / "run-n1" / "pool.sock"
-    before, killed = _token(sleeps), _pid_of(pool)
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: _pid_of(pool) not in (0, killed), "another pool has begun")
-    _gone(it, "b")
-    until(lambda: it.states() == ["asleep", "asleep"], "it has done what it was asked")
-    assert _token(sleeps) == before
 
 
 def test_a_requester_is_ready_only_where_its_ports_lead_to_its_instance(it: Cluster) -> None:

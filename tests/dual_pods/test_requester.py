@@ -168,19 +168,19 @@ def test_told_to_end_it_is_unready_at_once_and_what_is_open_is_answered_to_its_e
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_the_controller_is_heard_at_the_admin_port_alone_and_metrics_are_at_each() -> None:
-    with _serving("--metrics-port", "8083") as _:
+def test_it_is_told_at_the_admin_port_alone_and_what_is_no_word_for_it_changes_nothing() -> None:
+    """Of a pod that had its address before, say: it would lead to another model, or be unready for ever, for the
+    controller believes that it told another one.
+    """
+    with _serving("--metrics-port", "8083", "--pod-uid", "me"):
         for port in (8080, 8083):
             assert _ask("POST", port, "/v1/become-unready", {"token": 99}) == 404 and _is_ready()
         connection = http.client.HTTPConnection(IP, 8083, timeout=DEADLINE_S)
         with closing(connection):
             connection.request("GET", "/metrics")
             assert b"\ndual_pods_requester_ready 1\n" in connection.getresponse().read()
-
-
-def test_what_is_meant_for_a_pod_that_had_its_address_before_is_refused() -> None:
-    """Else it would lead to another model, or be unready for ever: the controller believes that it told another one."""
-    with _serving("--pod-uid", "me"):
+        for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
+            assert _send("POST", 8081, "/v1/become-ready", body) == 400 and _is_ready()
         for pod, status in (("other", 421), ("me", 200), ("", 200)):
             assert _ask("POST", 8081, "/v1/become-ready", {"token": 7, "pod": pod}) == status
             assert _ask("POST", 8081, "/v1/become-unready", {"token": 7, "pod": pod}) == status
@@ -197,12 +197,6 @@ def test_that_its_instance_isn_t_awake_is_for_the_instance_to_say() -> None:
         assert _ask("POST", 8081, "/v1/become-unready", elsewhere) == 200 and not _is_ready()
         assert client.recv(100) == b"", "another model may have that address now"
         client.close()
-
-
-def test_what_says_no_place_is_answered_so() -> None:
-    with _serving():
-        for body in ("[]", '{"token": "7"}', '{"else": ' + "[" * 7000 + "]" * 7000 + "}"):
-            assert _send("POST", 8081, "/v1/become-ready", body) == 400 and _is_ready()
 
 
 @pytest.mark.parametrize("answered", [False, True])

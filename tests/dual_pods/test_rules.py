@@ -21,20 +21,17 @@ def _engines(it: World) -> dict[str, State]:
     return {engine.id: engine.state for engine in it._engines()}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_requester_becomes_ready_by_a_launch(mode: Mode) -> None:
-    it = world(mode)
-    uid = it.request("a", "n", ("n-0",), "qwen")
+def _served(mode: Mode = Mode.SWAP, needs: int = 0, **settings: Any) -> tuple[World, str]:
+    """A minute after a requester for qwen was placed on n-0."""
+    it = world(mode, **settings)
+    uid = it.request("a", "n", ("n-0",), "qwen", needs)
     it.run(60)
-    assert it.ready(uid), it.machine.waits[uid]
-    it.quiet()
+    return it, uid
 
 
 @pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.SWAP])
 def test_the_next_requester_of_the_same_wish_wakes_what_sleeps(mode: Mode) -> None:
-    it = world(mode)
-    first = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, first = _served(mode)
     it.leave(first)
     it.run(120)
     assert set(_engines(it).values()) == {State.ASLEEP}
@@ -72,9 +69,7 @@ def test_nothing_is_promised_before_a_server_pod_has_said_what_it_runs() -> None
 @pytest.mark.parametrize("mode", MODES)
 def test_an_accelerator_is_given_on_only_when_the_instance_before_is_at_rest_or_gone(mode: Mode) -> None:
     """The world raises Violation where two use one."""
-    it = world(mode)
-    first = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
-    it.run(60)
+    it, first = _served(mode, needs=60 * GIB)
     it.leave(first, after_s=0.0)
     second = it.request("b", "n", ("n-0",), "llama", 60 * GIB, runs_after_s=0.0)
     it.run(120)
@@ -293,9 +288,7 @@ def test_a_node_that_went_before_this_controller_began_counts_as_gone() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_requester_is_unready_before_its_instance_sleeps(seed: int) -> None:
     """However long each of the two takes."""
-    it = world(Mode.SWAP, seed=seed)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(Mode.SWAP, seed=seed)
     it.done.clear()
     it.leave(uid, after_s=5.0)
     it.run(60 + 2)
@@ -304,9 +297,7 @@ def test_a_requester_is_unready_before_its_instance_sleeps(seed: int) -> None:
 
 
 def test_an_engine_that_dies_and_whose_memory_is_not_free_yet_is_waked_when_it_is_and_not_made_anew() -> None:
-    it = world(chances=Chances(leaks=1000))
-    uid = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
-    it.run(60)
+    it, uid = _served(chances=Chances(leaks=1000), needs=60 * GIB)
     [pod] = [pod for pod in it.pods.values() if pod.engines]
     it.dies(pod, next(iter(pod.engines.values())))
     it.run(it.now + 20)  # its memory is free after 30 s
@@ -333,9 +324,7 @@ def test_an_engine_that_wakes_for_a_requester_that_has_gone_is_waited_for_though
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_pod_that_is_deleted_by_hand_is_made_anew(mode: Mode) -> None:
-    it = world(mode)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(mode)
     [server] = it.servers()
     it.delete_server(server.uid, after_s=10.0)
     it.run(62)
@@ -359,9 +348,7 @@ def test_a_requester_without_a_node_is_in_no_other_s_way(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_pod_that_ends_by_itself_is_said_deleted_and_made_anew(mode: Mode) -> None:
-    it = world(mode)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(mode)
     [server] = it.servers()
     it._server_ends(server.uid)
     it.run(180)
@@ -424,9 +411,7 @@ def test_what_can_never_be_is_said_and_makes_nothing(accelerators: tuple[str, ..
 
 
 def test_a_node_that_goes_and_comes_back_serves_again() -> None:
-    it = world(Mode.SWAP)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(Mode.SWAP)
     it.feed(Gone("uid-n"))
     it.run(70)
     assert it.ready(uid), "it goes on as long as it can"
@@ -466,16 +451,6 @@ def test_a_pool_goes_with_its_node_s_taint_once_none_is_bound_there_and_comes_ba
     assert pool.running, "it is asked for by the taint alone"
 
 
-def test_a_pool_that_no_taint_asks_for_goes_when_nothing_is_left_in_it_to_wake() -> None:
-    it = _settled(Mode.SWAP, {"old": GIB})
-    it.run(it.now + 600)
-    assert it.awake_or_asleep("old")
-    [pod] = [p for p in it.pods.values() if p.engines]
-    it.dies(pod, next(iter(pod.engines.values())))
-    it.run(it.now + 60)
-    assert not it.servers()
-
-
 def test_two_requesters_that_were_given_one_accelerator_don_t_both_get_it() -> None:
     it = world(Mode.SWAP)
     first = it.request("a", "n", ("n-0",), "qwen")
@@ -501,9 +476,7 @@ def test_bug_709_an_engine_isn_t_started_before_the_memory_of_the_one_before_is_
 
 
 def test_bug_720_memory_held_after_a_deletion_delays_the_next_start_and_fails_none() -> None:
-    it = world(Mode.SWAP, chances=Chances(leaks=1000))
-    uid = it.request("a", "n", ("n-0",), "qwen", 60 * GIB)
-    it.run(60)
+    it, uid = _served(Mode.SWAP, chances=Chances(leaks=1000), needs=60 * GIB)
     [server] = it.servers()
     it.delete_server(server.uid)  # what it held stays held for half a minute
     it.run(80)
@@ -624,18 +597,14 @@ def test_bug_444_a_pod_whose_engine_never_comes_up_is_made_anew_as_well(mode: Mo
 
 
 def test_bug_585_what_failed_keeps_no_place() -> None:
-    it = world(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(Mode.SWAP, chances=Chances(launch_fails=1000), tries=1)
     it.chances = Chances()
     it.run(240)
     assert it.ready(uid) and len(it._engines()) == 1 and it.machine.counts["deletions"] >= 1
 
 
 def test_a_late_answer_of_before_a_pod_was_placed_moves_it_nowhere() -> None:
-    it = world(Mode.SWAP)
-    uid = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, uid = _served(Mode.SWAP)
     it.feed(replace(it.pods[uid].fact, node="", version="1"))
     it.run(61)
     assert it.ready(uid) and uid in it.machine.places["n"].requesters and "" not in it.machine.places
@@ -677,9 +646,7 @@ def test_one_accelerator_may_have_a_number_and_a_name_so_only_those_of_one_kind_
 @pytest.mark.parametrize("taint", ["", "t"])
 def test_while_a_pool_of_before_drains_none_is_made_in_vain_and_the_next_one_comes_as_it_has_gone(taint: str) -> None:
     """In vain it would be tried more and more rarely: up to a minute late."""
-    it = world(taint=taint)
-    first = it.request("a", "n", ("n-0",), "qwen")
-    it.run(60)
+    it, first = _served(taint=taint)
     [server] = it.servers()
     it.delete_server(server.uid, after_s=58.0)
     second = it.request("b", "n", ("n-1",), "llama")

@@ -57,8 +57,7 @@ def it(tmp_path: Path) -> Iterator[Singles]:
 
 def test_a_container_that_is_started_again_as_its_pod_is_deleted_has_not_ended(it: Singles) -> None:
     it.controller("--mode", "sleep")
-    it.request("a")
-    it.until_ready("a")
+    it.served("a")
     it.delete("a")
     until(lambda: names.ASLEEP_SINCE in it.servers()[0]["metadata"]["annotations"], "its engine sleeps")
     it.grace = True

@@ -186,9 +186,16 @@ def train(beside: Beside, *how: str) -> Holder:
 def test_one_that_asks_for_more_has_a_models_memory_once_its_answer_has_ended_and_the_model_waits_for_it(
     house: House, beside: Beside
 ) -> None:
+    """For more than there is it is refused, and what it uses besides is foreign."""
     host, program = two(house, 60), train(beside)
 
     async def story(running: Any) -> None:
+        said = f"200 MiB of {DEVICE} are needed, and it has {CAPACITY} MiB in all"
+        assert said in program.does("resize", "own", 200 * MIB)
+        assert program.does("use", 50 * MIB) == "ok", "it has what it had"
+        await so(host, lambda: foreign(host) == 20, "10 MiB of these may be what its command has leased")
+        assert host.shown_of("a").pauses == 0 and program.does("free") == "ok"
+        await so(host, lambda: foreign(host) == 0, "it is seen to be free")
         program.tell("resize", "own", 100 * MIB)
         await so(host, lambda: "asked" in {one.state for one in ledger(host).leases if one.name == "a"}, "a is asked")
         assert await asyncio.to_thread(program.program.out.next) == "ok" and running.done()
@@ -216,19 +223,3 @@ def test_a_less_urgent_one_that_asks_for_more_waits_until_the_model_sleeps(house
     play(host, story)
     host.do("sleep", "a")
     assert program.program.out.next() == "ok" and program.does("use", 100 * MIB) == "ok"
-
-
-def test_one_that_asks_for_more_than_there_is_is_refused_with_the_figures_and_what_it_uses_besides_is_foreign(
-    house: House, beside: Beside
-) -> None:
-    host, program = two(house, 60), train(beside)
-
-    async def story(running: Any) -> None:
-        said = f"200 MiB of {DEVICE} are needed, and it has {CAPACITY} MiB in all"
-        assert said in program.does("resize", "own", 200 * MIB)
-        assert program.does("use", 20 * MIB) == "ok", "it has what it had"
-        assert program.does("use", 30 * MIB) == "ok"
-        await so(host, lambda: foreign(host) == 20, "10 MiB of these may be what its command has leased")
-
-    play(host, story)
-    assert host.shown_of("a").pauses == 0

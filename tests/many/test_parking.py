@@ -18,7 +18,7 @@ from gms.rules import messages as gm
 from pool.entries import State
 from sidecar.kernel import process_tree
 from tests.engine.shims import House
-from tests.gateway.door import ask
+from tests.gateway.door import Stream, ask
 from tests.gateway.under_load import all_of, check
 from tests.many.host import DEVICE, Host
 from tests.many.test_swaps import known
@@ -74,35 +74,50 @@ def test_a_model_whose_weights_have_no_room_beside_others_is_loaded_once_those_a
     assert sum(one.failures for one in host.shown()) == 0
 
 
-def test_weights_of_a_model_that_is_off_are_dropped_where_none_can_be_parked_and_loaded_again(house: House) -> None:
-    host = Host(house, models("ab"), capacity=2 * PIECE, host_memory=0).ready()
-    answers = []
-    for name, other in ("ab", "ba", "ab", "ba"):
-        host.until(lambda other=other: not host.shown_of(other).waiting, "the pool has heard of its answer")  # type: ignore[misc]
-        host.do("stop", other)
-        host.until_states(**{other: State.OFF})
-        answers += asyncio.run(all_of(host.port, [host.stream(name, "Once")], None, [0]))
-        assert not host.shown_of(other).weights, "dropped"
-    host.answered(answers)
-    check(answers[2:], answers[:2])
-    assert sum(one.failures for one in host.shown()) == 0
+def gms_is_killed(host: Host, asked: list[Stream], like: list[Stream]) -> None:
+    """What is to go when it was killed goes at the end of the next one's window, and nothing fails."""
+    before = len(host.up.said())
+    (server,) = process_tree.children(host.part("gms").pid)
+    Process(server).kill()
+    check(asyncio.run(all_of(host.port, asked, None, [0])), [like[0]])
+    assert "_failed" not in host.up.said()[before:], "nothing is refused, and tried again later"
 
 
 def test_where_none_can_be_parked_an_engine_that_sleeps_is_ended_and_its_weights_are_dropped(house: House) -> None:
+    """As those of one that is off already are."""
     host = Host(house, models("ab"), capacity=2 * PIECE, host_memory=0).ready()
-    answers = []
-    for name, other in ("ab", "ba", "ab", "ba"):
-        answers += asyncio.run(all_of(host.port, [host.stream(name, "Once")], None, [0]))
+    asked = [host.stream(name, "Once") for name in "ab"]
+    like = known(host, asked)
+    for place, other in ((0, "b"), (1, "a")):
+        check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
         assert host.shown_of(other).state is State.OFF and not host.shown_of(other).weights
-    host.answered(answers)
-    check(answers[2:], answers[:2])
+    gms_is_killed(host, asked, like)
+    for place, other in ((1, "a"), (0, "b")):
+        host.until(lambda other=other: not host.shown_of(other).waiting, "the pool has heard of its answer")  # type: ignore[misc]
+        host.do("stop", other)
+        host.until_states(**{other: State.OFF})
+        check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
+        assert not host.shown_of(other).weights, "dropped"
     assert sum(one.failures for one in host.shown()) == 0
 
 
-def test_an_engine_that_dies_while_its_weights_are_parked_has_room_made_to_load_them_again(house: House) -> None:
+def test_whatever_is_killed_while_weights_are_parked_nothing_is_lost(house: House) -> None:
+    """A pool that parks is followed by one that goes on; an engine whose weights are parked has room made for them."""
     host = Host(house, models("ab"), capacity=2 * PIECE, swap_share=0.9, drain_s=0.0).ready()
     asked = [host.stream(name, "Once") for name in "ab"]
     like = known(host, asked)
+    gms_is_killed(host, asked, like)
+
+    async def story() -> None:
+        for place in (1, 0, 1, 0):
+            running = asyncio.create_task(all_of(host.port, asked, None, [place]))
+            await asyncio.to_thread(parks_now, house)
+            await asyncio.to_thread(host.part("pool").kill)
+            check(await running, [like[place]])
+
+    asyncio.run(story())
+    host.until(host.well, "the last pool goes on")
+    assert sum(one.failures for one in host.shown()) == 0
     for place, other in ((0, "b"), (1, "a")):
         check(asyncio.run(all_of(host.port, asked, None, [place])), [like[place]])
         assert host.shown_of(other).parked
@@ -152,19 +167,6 @@ def test_what_a_killed_gms_has_made_is_leased_by_the_next_one_and_nothing_is_for
     assert sum(one.failures for one in host.shown()) == 0
 
 
-@pytest.mark.parametrize("more", [{}, {"host_memory": 0}], ids=["parked", "dropped"])
-def test_what_is_to_go_when_gms_was_killed_goes_at_the_end_of_its_window_and_nothing_fails(
-    house: House, more: dict[str, Any]
-) -> None:
-    host = Host(house, models("ab"), capacity=2 * PIECE, **more).ready()
-    asked = [host.stream(name, "Once") for name in "ab"]
-    like = known(host, asked)
-    (server,) = process_tree.children(host.part("gms").pid)
-    Process(server).kill()
-    check(asyncio.run(all_of(host.port, asked, None, [0])), [like[0]])
-    assert "_failed" not in host.up.said(), "nothing is refused, and tried again later"
-
-
 def answers(question: Callable[[], bool]) -> bool:
     """Not while a server is away."""
     try:
@@ -181,24 +183,6 @@ def parks_now(house: House) -> None:
             one.engine_id == "gmsctl" and one.doing == "writing" for one in gms.hear(gm.Status, 60.0).clients
         ):
             pass
-
-
-def test_a_pool_that_is_killed_while_it_parks_loses_nothing_and_the_next_one_goes_on(house: House) -> None:
-    host = Host(house, models("ab"), capacity=2 * PIECE, swap_share=0.9, drain_s=0.0).ready()
-    asked = [host.stream(name, "Once") for name in "ab"]
-    like = known(host, asked)
-
-    async def story() -> None:
-        for number in range(4):
-            place = number % 2
-            running = asyncio.create_task(all_of(host.port, asked, None, [place]))
-            await asyncio.to_thread(parks_now, house)
-            await asyncio.to_thread(host.part("pool").kill)
-            check(await running, [like[place]])
-
-    asyncio.run(story())
-    host.until(host.well, "the last pool goes on")
-    assert sum(one.failures for one in host.shown()) == 0
 
 
 def words(host: Host, name: str) -> bytes:

@@ -5,7 +5,6 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,17 +63,14 @@ def names(listing: Listing) -> list[str]:
     return [model.name for model in listing.models]
 
 
-def test_without_a_launcher_it_waits_and_says_for_whom(house: House) -> None:
+def test_a_file_that_is_wrong_changes_nothing_and_is_an_alarm_until_it_is_right(house: House) -> None:
+    """Without a launcher, too, for which it waits, and says so."""
     pool = PoolProgram(house).ready()
     listing = pool.listing()
     assert listing is not None and names(listing) == ["chat"] and "the launcher doesn't answer" in listing.waiting_for
     status, detail = pool.do("sleep", "chat")
     assert status == 503 and "launcher" in detail
     assert pool.do("wake", "chta") == (404, "no model is called chta; is chat meant?")
-
-
-def test_a_file_that_is_wrong_changes_nothing_and_is_an_alarm_until_it_is_right(house: House) -> None:
-    pool = PoolProgram(house).ready()
     pool.reload("models: {chat: {priorty: 1}}", lambda listing: listing.alarms)
     listing = pool.listing()
     assert listing is not None and len(listing.alarms) == 1
@@ -153,12 +149,8 @@ def test_what_a_person_is_told_is_done_says_so_where_the_next_pool_will_not_know
     resource.prlimit(pool.pid, resource.RLIMIT_FSIZE, (most, most))
     assert pool.do("remove", "small") == (200, "small is removed")
     until(lambda: (listing := pool.listing()) and not listing.alarms, "no alarm")
-
-
-def test_a_command_that_a_socket_takes_in_several_parts_is_heard(house: House) -> None:
-    pool = PoolProgram(house, {**FILE, "api_launch": True}).ready()
     large = Entry(name="large", engine="reference", defaults={"x": "a" * 850_000})
-    assert pool.do("launch", entry=large) == (200, "large is launched")
+    assert pool.do("launch", entry=large) == (200, "large is launched"), "which a socket takes in several parts"
 
 
 def test_what_was_launched_and_is_wrong_beside_the_file_that_is_read_again_is_an_alarm(house: House) -> None:
@@ -210,43 +202,26 @@ BAD: list[tuple[list[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "said"), BAD)
-def test_a_caller_that_makes_a_mistake_is_told_which_and_no_other_is_disturbed(
-    house: House, messages: list[Any], said: str
-) -> None:
+def test_a_caller_that_makes_a_mistake_is_told_which_and_no_other_is_disturbed(house: House) -> None:
     pool = PoolProgram(house).ready()
     with Observer(house.run_dir) as other:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(DEADLINE_S)
-        sock.connect(str(house.run_dir / "pool.sock"))
-        channel = Channel(sock, m.from_pool, max_frame_bytes=m.MAX_FRAME_BYTES)
-        for message in messages:
-            sock.send(message) if isinstance(message, bytes) else channel.send(message)
-        heard = list[Any]()
-        until(lambda: heard.extend(channel.receive()) or channel.eof, "the pool hangs up")  # type: ignore[func-returns-value]
-        assert said in str(heard[-1].message), heard
-        assert other.listing().models[0].name == "chat" and pool.listing() is not None
-        channel.close()
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("models: {a: {}}\na: 1", "there is no field a"),
-        (None, "wrong.yaml: it can't be read"),
-        ("[", "wrong.yaml: line 1"),
-    ],
-)
-def test_a_file_that_is_wrong_at_the_start_is_a_sentence(house: House, content: str | None, said: str) -> None:
-    path: Path = house.directory / "wrong.yaml"
-    if content is not None:
-        path.write_text(content)
-    program = Program(house, "wrong", "pool", "--run-dir", str(house.run_dir), "--models", str(path))
-    house.add(program)
-    assert program.code() == 1 and said in program.said() and "Traceback" not in program.said()
-
-
-def test_a_second_pool_in_a_directory_is_refused(house: House) -> None:
-    PoolProgram(house).ready()
+        for messages, said in BAD:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(DEADLINE_S)
+            sock.connect(str(house.run_dir / "pool.sock"))
+            channel = Channel(sock, m.from_pool, max_frame_bytes=m.MAX_FRAME_BYTES)
+            for message in messages:
+                sock.send(message) if isinstance(message, bytes) else channel.send(message)
+            heard = list[Any]()
+            while not channel.eof:
+                heard.extend(channel.receive())
+            assert said in str(heard[-1].message), heard
+            assert other.listing().models[0].name == "chat" and pool.listing() is not None
+            channel.close()
     second = PoolProgram(house, name="second")
-    assert second.code() == 1 and "Traceback" not in second.said(), second.said()
+    assert second.code() == 1 and "Traceback" not in second.said(), "nor by a second pool in its directory"
+
+
+def test_a_file_that_is_wrong_at_the_start_is_a_sentence(house: House) -> None:
+    program = PoolProgram(house, "models: {a: {}}\na: 1", "wrong")
+    assert program.code() == 1 and "there is no field a" in program.said() and "Traceback" not in program.said()

@@ -3,7 +3,7 @@ what a holder uses of it is an allocation that the kernel keeps the books of.
 
     python -m tests.vram.programs DIR NAME      a holder: does what it is told on stdin, a line each, and says what came
 
-Its words: reserve NAME BYTES | resize NAME BYTES | give NAME | heir NAME | use BYTES | free | child | deaf | exit
+Its words: reserve NAME BYTES | resize NAME BYTES | give NAME | heir NAME | use BYTES | free | child
 """
 
 import contextlib
@@ -113,14 +113,12 @@ class _Holder:
         self.leases: dict[str, Lease] = {}
         self.memory = HostMemory("0")
         self.handles: list[Handle] = []
-        self.gives_back = True
         self.ledger = LedgerClient(host_dir, name, on_asked=self._on_asked).start()
 
     def _on_asked(self, lease: Lease, bytes: dict[str, int], timeout_s: float, why: str) -> None:
         print(f"asked {lease.name} {bytes[DEVICE]}", flush=True)
-        if self.gives_back:
-            self.free()
-            self.ledger.give_back(lease)
+        self.free()
+        self.ledger.give_back(lease)
 
     def reserve(self, name: str, count: str, *how: str) -> None:
         timeout_s = next((float(word) for word in how if word[0].isdigit()), None)
@@ -137,9 +135,6 @@ class _Holder:
 
     def heir(self, name: str) -> None:
         self.ledger.heir(name)
-
-    def deaf(self) -> None:
-        self.gives_back = False
 
     def use(self, count: str) -> None:
         self.handles.append(self.memory.create(int(count)))
@@ -171,8 +166,6 @@ def main(host_dir: str, name: str) -> None:
     print("started", flush=True)
     for line in sys.stdin:
         word, *words = line.split()
-        if word == "exit":
-            break
         try:
             getattr(holder, word)(*words)
         except (LedgerError, OutOfMemory) as error:

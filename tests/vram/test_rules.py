@@ -124,7 +124,6 @@ def test_a_lease_grows_by_what_is_more_and_shrinks_at_once(world: World) -> None
     c = world.tree("c")
     c.reserve(5)
     a.resize(a.lease, 50)
-    assert "another size by now" in a.all(m.Denied)[-1].why or True
     assert a.has == 50 and b.has == 30 and c.has == 5
 
 
@@ -1390,7 +1389,6 @@ def test_none_is_asked_while_a_dead_tree_has_only_to_be_proven_gone(world: World
 def test_leases_count_after_a_restart_and_come_back_with_their_holders(world: World) -> None:
     a = world.holder("a", 60, name="chat")
     world.restart()
-    assert world.device().leased == 60 if world.status.devices else True
     b = world.tree("b")
     b.reserve(60, evictable=False)
     world.advance(5)
@@ -1860,18 +1858,18 @@ def test_the_status_of_very_many_leases_fits_into_a_frame_and_says_what_is_left_
     world = World(patience_s=0.1)
     devices = [f"{number:02}".ljust(128, "d") for number in range(60)]
     each = dict.fromkeys(devices, 2)
-    world.totals = dict.fromkeys(devices, 2 * 70)
+    world.totals = dict.fromkeys(devices, 2 * 55)
     a, b = Tree(world, "a", 500, 500), world.tree("b")
     world.trees["a"] = a
     world.used[a.name] = dict(world.totals)
-    a.register([m.Claim(n, f"{n}".ljust(200, "n"), each, evictable=False) for n in range(1, 71)])
-    for number in range(20):
+    a.register([m.Claim(n, f"{n}".ljust(200, "n"), each, evictable=False) for n in range(1, 56)])
+    for number in range(13):
         b.reserve(needs=each, name=f"{number}".ljust(200, "b"))
         a.resize(number + 1, 0, bytes=dict.fromkeys(devices, 1))
     world.advance(0.2)
     seen = world.status
     assert len(msgspec.msgpack.encode(seen)) <= MAX_FRAME_BYTES
-    assert (seen.leases_total, seen.waiters_total) == (70, 20)
+    assert (seen.leases_total, seen.waiters_total) == (55, 13)
     more = [seen.leases_total - len(seen.leases), seen.waiters_total - len(seen.waiters)]
     said = status_lines(seen, datetime.now(UTC))
     assert [line for line in said if "which don't fit" in line] == [
