@@ -1,6 +1,4 @@
-/* An EMULATED libcuda.so.1 (see driver.h): addresses, which are reserved before anything is mapped there, and what can be
- * asked about one.
- */
+/* An EMULATED libcuda.so.1 (see driver.h): addresses, which are reserved before anything is mapped there. */
 #define _GNU_SOURCE
 #include "vmm.h"
 
@@ -91,49 +89,4 @@ CUresult may_access(CUdeviceptr address, size_t size, bool write, bool *is_devic
         size -= there;
     }
     return SUCCESS;
-}
-
-static CUresult pointer_attribute(void *value, int attribute, CUdeviceptr address) {
-    struct mapping *mapping = first_mapping(address, 1);
-    struct reservation *reservation = reservations;
-    while (reservation && !inside(address, 1, reservation->address, reservation->size))
-        reservation = reservation->next;
-    if (!reservation)
-        return INVALID_VALUE;
-    switch (attribute) {
-    case 2: /* memory type: device */ *(unsigned *)value = 2; return SUCCESS;
-    case 3: /* device pointer */ *(CUdeviceptr *)value = address; return SUCCESS;
-    case 8: /* managed */ *(bool *)value = false; return SUCCESS;
-    case 9: /* device */
-        if (!mapping)
-            return INVALID_VALUE;
-        *(int *)value = ordinal_of(mapping->memory->device);
-        return SUCCESS;
-    case 11: /* start of the range */ *(CUdeviceptr *)value = reservation->address; return SUCCESS;
-    case 12: /* its size */ *(size_t *)value = reservation->size; return SUCCESS;
-    case 13: /* mapped */ *(bool *)value = mapping != NULL; return SUCCESS;
-    case 14: /* handle types */ *(uint64_t *)value = mapping ? (uint64_t)mapping->memory->shareable : 0; return SUCCESS;
-    case 16: /* access */ *(unsigned *)value = mapping ? (unsigned)mapping->access : 0; return SUCCESS;
-    default: return NOT_SUPPORTED;
-    }
-}
-
-EXPORT CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
-    if (!value)
-        return INVALID_VALUE;
-    LOCKED(pointer_attribute(value, attribute, address));
-}
-
-static CUresult get_access(unsigned long long *flags, CUdeviceptr address) {
-    struct mapping *mapping = first_mapping(address, 1);
-    if (!mapping)
-        return INVALID_VALUE;
-    *flags = (unsigned long long)mapping->access;
-    return SUCCESS;
-}
-
-EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const struct location *location, CUdeviceptr address) {
-    if (!flags || !location || location->type != LOCATION_DEVICE || !known(location->id))
-        return INVALID_VALUE;
-    LOCKED(get_access(flags, address));
 }

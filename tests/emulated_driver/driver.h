@@ -6,8 +6,8 @@
  *
  *   books.c     who has which bytes of a device
  *   vmm.c       cuMemCreate and its family, cuMemMap
- *   addresses.c reserving addresses, asking about them
- *   copies.c    memcpy, memset, streams, events
+ *   addresses.c reserving addresses
+ *   copies.c    memcpy, memset
  *   libcuda.c   initialisation, devices, contexts, errors, cuGetProcAddress
  *
  * Numbers and layouts below are the binary interface of CUDA 13 on 64-bit Linux.
@@ -37,7 +37,6 @@ enum {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700,
     NOT_PERMITTED = 800,
@@ -71,7 +70,7 @@ struct access {
 /* The primary context of a device. */
 struct context {
     CUdevice device;
-    unsigned retained, flags;
+    unsigned retained;
     int memory; /* the descriptor of what a context itself takes of the device, or -1 */
     CUresult broken; /* after a fault every call on it says the same again, as on a GPU */
 };

@@ -188,13 +188,12 @@ CUresult current_context(struct context **context) {
     return top->broken;
 }
 
-static CUresult destroy(struct context *context) {
+static void destroy(struct context *context) {
     if (context->memory >= 0)
         close(context->memory);
     context->memory = -1;
     context->retained = 0;
     context->broken = SUCCESS;
-    return SUCCESS;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(struct context **result_context, CUdevice device) {
@@ -234,27 +233,6 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return result;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    CUresult result = checked(device, contexts);
-    return result ? result : destroy(&contexts[device]);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
-    CUresult result = checked(device, contexts);
-    if (!result)
-        contexts[device].flags = flags;
-    return result;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
-    CUresult result = checked(device, flags);
-    if (result || !active)
-        return result ? result : INVALID_VALUE;
-    *flags = contexts[device].flags;
-    *active = contexts[device].retained > 0;
-    return SUCCESS;
-}
-
 EXPORT CUresult cuCtxSetCurrent(struct context *context) {
     CUresult ready = initialised();
     if (ready)
@@ -263,14 +241,6 @@ EXPORT CUresult cuCtxSetCurrent(struct context *context) {
         depth--;
     if (context)
         stack[depth++] = context;
-    return SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetCurrent(struct context **context) {
-    CUresult ready = initialised();
-    if (ready || !context)
-        return ready ? ready : INVALID_VALUE;
-    *context = depth ? stack[depth - 1] : NULL;
     return SUCCESS;
 }
 
@@ -293,15 +263,6 @@ EXPORT CUresult cuCtxPopCurrent_v2(struct context **context) {
     depth--;
     if (context)
         *context = stack[depth];
-    return SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
-    struct context *context;
-    CUresult result = current_context(&context);
-    if (result || !device)
-        return result ? result : INVALID_VALUE;
-    *device = context->device;
     return SUCCESS;
 }
 
@@ -335,7 +296,6 @@ static const struct {
     {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},

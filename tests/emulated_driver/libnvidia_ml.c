@@ -116,14 +116,6 @@ EXPORT Result nvmlDeviceGetName(Device device, char *text, unsigned room) {
 }
 
 /* The same as the other library's: vLLM asks it before it chooses its kernels. */
-EXPORT Result nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
-    if (!starts || !known(device))
-        return starts ? INVALID_ARGUMENT : UNINITIALIZED;
-    *major = 9;
-    *minor = 0;
-    return SUCCESS;
-}
-
 EXPORT Result nvmlDeviceGetComputeMode(Device device, int *mode) {
     if (!starts || !known(device))
         return starts ? INVALID_ARGUMENT : UNINITIALIZED;

@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,9 @@ from gms import layout as lay
 from gms.rules import messages as m
 from gms.shell.rundir import connect
 from sidecar.wire.frames import Channel, Message, close_all
+from tests.gms.command import gmsctl
 from tests.support import tmpfs
-from tests.support.processes import ROOT, Process, Program
+from tests.support.processes import Process, Program
 from tests.support.waiting import DEADLINE_S, until
 
 MIB = 1 << 20
@@ -159,16 +159,8 @@ class Container:
         return self.status(device).server_pid
 
     def ask(self, *words: str) -> tuple[int, str, str]:
-        """Runs gmsctl to its end: exit code, standard output, standard error."""
-        done = subprocess.run(
-            [*GMSCTL, "--run-dir", str(self.run_dir), *words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        """gmsctl: exit code, standard output, standard error."""
+        done = gmsctl(self.run_dir, self.environment, *words)
         return done.returncode, done.stdout, done.stderr
 
     def close(self) -> None:

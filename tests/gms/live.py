@@ -20,6 +20,7 @@ from gms.rules import messages as m
 from gms.shell.device_process import Settings
 from gms.shell.rundir import connect
 from sidecar.wire.frames import Channel
+from tests.gms.command import gmsctl
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -96,6 +97,9 @@ class House:
         program = Program(self, engine, device, module, *more)
         self.programs.append(program)
         return program
+
+    def gmsctl(self, *words: object) -> subprocess.CompletedProcess[str]:
+        return gmsctl(self.run_dir, {"FAILOVER_HOST_DEVICES": str(self.devices)}, *words)
 
     def status(self, device: str = "host:0") -> Any:
         return ask(self.run_dir, device, m.AskStatus())

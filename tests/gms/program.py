@@ -14,13 +14,11 @@ from tests.support import late_reads
 
 class Engine:
     def __init__(self, run_dir: str, device: str, engine: str) -> None:
-        self.changes: list[tuple[int, str]] = []
         self.losses: list[str] = []
         self.client = GmsClient(
             run_dir,
             device,
             engine,
-            on_change=lambda generation, hash: self.changes.append((generation, hash)),
             on_lost=self.losses.append,
             huge_pages=False,
             checksums=False,
@@ -71,10 +69,6 @@ class Engine:
         self.writer = None
         return [self.reader.generation, self.reader.hash]
 
-    def abort(self) -> None:
-        self._writing().abort()
-        self.writer = None
-
     def read(self, timeout_s: float | None = None) -> list[Any]:
         self.reader = self.client.read(timeout_s)
         return [self.reader.generation, self.reader.hash]
@@ -93,22 +87,12 @@ class Engine:
     def byte(self, slab: int, offset: int) -> int:
         return self._reading().memory(slab)[offset]
 
-    def addresses(self) -> list[int]:
-        reader = self._reading()
-        return [reader.address(slab) for slab in range(len(reader.sizes))]
-
     def poke(self) -> None:
         """A write through a reader's mapping."""
         ctypes.c_ubyte.from_address(self._reading().address(0)).value = 1
 
     def lost(self) -> list[str]:
         return self.losses
-
-    def incarnation(self) -> str:
-        return self.client.incarnation
-
-    def changed(self) -> list[Any]:
-        return list(self.changes)
 
     def sessions(self, count: int) -> None:
         for _ in range(count):

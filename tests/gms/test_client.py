@@ -93,13 +93,17 @@ def test_a_reader_wakes_at_the_same_addresses(house: House) -> None:
         assert reader.memory(0)[-1] == 7
 
 
-def test_asleep_one_is_no_reader_and_keeps_the_memory(house: House) -> None:
+def test_asleep_one_is_no_reader_and_keeps_the_memory_as_long_as_it_lives(house: House) -> None:
     reader = commit(house, 7)
     reader.sleep()
     until(lambda: house.status().state == "COMMITTED", "no client reads")
     assert house.status().clients[0].doing == "asleep"
     house.kill()
     assert house.used() == 2 * MIB
+    house.clients[0].close()
+    assert house.used() == 0
+    house.start()
+    until(lambda: house.status().state == "EMPTY", "no process has that memory any more: it can't come back")
 
 
 def test_what_was_just_committed_or_handed_back_fits(house: House) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +14,7 @@ from gms.cli import gmsctl, gmsctl_help, status_text
 from gms.rules import messages as m
 from gms.shell.rundir import directory
 from sidecar.terminal.formatting import Paint, Tone
-from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, document, hello, kill
+from tests.gms.container import CAPACITY, GMSCTL, SLAB, Caller, Container, containers, document, hello, kill
 from tests.support.children import Child
 from tests.support.processes import ROOT, when_its_reader_leaves
 from tests.support.waiting import DEADLINE_S
@@ -24,6 +24,15 @@ FIELDS += ["parked", "host_memory", "clients_total", "waiting_for", "pending_dro
 FIELDS += ["server_incarnation", "server_pid", "since", "regions"]
 CLIENT = ["engine_id", "pid", "region", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"
+
+
+@pytest.fixture(scope="module")
+def looked_at() -> Iterator[Container]:
+    """Two devices: nothing is on the first, and an engine reads what it has written to the second."""
+    for container in containers():
+        container.serves(devices=TWO)
+        container.writer((SLAB, 2 * SLAB), "host:1")
+        yield container
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -48,33 +57,42 @@ def test_a_directory_without_gms_says_how_to_start_it(container: Container) -> N
     assert f"no directory {too_long}" in str(gmsctl._nothing_there(too_long))
 
 
-def test_a_killed_server_is_told_from_none(container: Container) -> None:
-    container.serves().kill()
+def test_a_server_that_is_missing_is_told_from_none(container: Container) -> None:
+    """The list of devices is the supervisor's, so that one that hasn't come up yet is missed."""
+    gms = container.serves()
+    (directory(container.run_dir) / "devices").write_text("host:0\nhost:1\n")
+    code, out, err = container.ask("ping")
+    assert code == 2
+    assert out.startswith("host:0: answer") and "no GMS of host:1" in err
+    gms.kill()
     code, _, err = container.ask("status")
     assert code == 2
     assert "start it again by themselves; where neither does: gms --run-dir" in err
+    code, out, err = container.ask("ping")
+    assert (code, out, len(err.splitlines())) == (2, "", 2)
 
 
-def test_empty_is_1_and_says_what_to_do(container: Container) -> None:
-    container.serves()
-    code, out, err = container.ask("status")
+def test_empty_is_1_and_says_what_to_do(looked_at: Container) -> None:
+    code, out, err = looked_at.ask("status", "--device", "host:0")
     assert (code, err) == (1, "")
     assert out.startswith("EMPTY  host:0: no weights are committed")
     assert "what to do\n  - start an engine" in out
     assert "64 MiB free of 64 MiB" in out
     assert "\x1b" not in out, "colours in what is no terminal"
+    code, out, err = looked_at.ask("layout", "--device", "host:0")
+    assert (code, out) == (1, "")
+    assert "host:0 has no layout" in err
 
 
-def test_committed_is_0_with_exactly_the_fields_that_scripts_rely_on(container: Container) -> None:
-    container.serves()
-    container.writer((SLAB, 2 * SLAB), engine_id="engine-a")
-    waiting = container.caller(hello("engine-w"), m.Open(mode="rw"))
-    container.caller(hello("engine-b"), m.Open(mode="ro")).hear(m.Opened)
-    code, out, err = container.ask("status", "--json")
+def test_committed_is_0_with_exactly_the_fields_that_scripts_rely_on(looked_at: Container) -> None:
+    waiting = looked_at.caller(hello("engine-w"), m.Open(mode="rw"), device="host:1")
+    reading = looked_at.caller(hello("engine-b"), m.Open(mode="ro"), device="host:1")
+    reading.hear(m.Opened)
+    code, out, err = looked_at.ask("status", "--json", "--device", "host:1")
     assert (code, err) == (0, "")
     status = json.loads(out)
     assert sorted(status) == sorted(FIELDS)
-    assert (status["state"], status["device"]) == ("RO", "host:0")
+    assert (status["state"], status["device"]) == ("RO", "host:1")
     assert (status["bytes"], status["slabs"], status["tensors"]) == (3 * SLAB, 2, 1)
     assert (status["free"], status["capacity"]) == (CAPACITY - 3 * SLAB, CAPACITY)
     assert len(status["hash"]) == 64 and status["generation"] > 0
@@ -82,27 +100,19 @@ def test_committed_is_0_with_exactly_the_fields_that_scripts_rely_on(container: 
     doing = {client["engine_id"]: client["doing"] for client in status["clients"]}
     assert doing == {"engine-a": "reading", "engine-b": "reading", "engine-w": "waiting"}
     assert {client["pid"] for client in status["clients"]} == {os.getpid()}
-    assert status["server_pid"] == container.server_pid()
+    assert status["server_pid"] == looked_at.server_pid("host:1")
     assert status["events"]["committed"] == 1
     assert all(name in gmsctl_help.STATUS for name in [*FIELDS, *CLIENT])
 
-    code, out, _ = container.ask("status")
+    code, out, _ = looked_at.ask("status", "--device", "host:1")
     assert code == 0
-    assert out.startswith("RO  host:0: weights are committed (generation ")
+    assert out.startswith("RO  host:1: weights are committed (generation ")
     assert "read by 2 processes" in out
     assert "waits for\n  - engine-w" in out
     assert f"process {os.getpid()}" in out
     assert status["hash"] in out
     waiting.close()
-
-
-def test_while_a_client_writes_it_is_3(container: Container) -> None:
-    container.serves()
-    container.caller(hello("a"), m.Open(mode="rw")).hear(m.Opened)
-    code, out, _ = container.ask("status")
-    assert code == 3
-    assert out.startswith("RW  host:0: a process writes")
-    assert "writes      a  process" in out
+    reading.close()
 
 
 def test_while_a_layout_is_to_be_handed_back_it_is_3(container: Container) -> None:
@@ -120,32 +130,28 @@ def test_while_a_layout_is_to_be_handed_back_it_is_3(container: Container) -> No
         os.close(fd)
 
 
-def test_of_several_devices_the_worst_counts_and_each_is_shown(container: Container) -> None:
-    container.serves(devices=TWO)
-    container.writer(device="host:0")
-    code, out, _ = container.ask("status", "--json")
+def test_of_several_devices_the_worst_counts_and_each_is_shown(looked_at: Container) -> None:
+    code, out, _ = looked_at.ask("status", "--json")
     assert code == 1
     assert [(s["device"], s["state"]) for s in map(json.loads, out.splitlines())] == [
-        ("host:0", "RO"),
-        ("host:1", "EMPTY"),
+        ("host:0", "EMPTY"),
+        ("host:1", "RO"),
     ]
-    assert container.ask("status", "--device", "host:0")[0] == 0
-    container.caller(hello("a"), m.Open(mode="rw"), device="host:1").hear(m.Opened)
-    assert container.ask("status")[0] == 3
+    with Caller(looked_at.run_dir, "host:0", hello("a"), m.Open(mode="rw")) as writer:
+        writer.hear(m.Opened)
+        code, out, _ = looked_at.ask("status")
+        assert code == 3
+        assert out.startswith("RW  host:0: a process writes")
+        assert "writes      a  process" in out
+    looked_at.shows(state="EMPTY")
     assert [gmsctl.worst(codes) for codes in ([0, 1], [1, 3], [3, 2, 0], [0])] == [1, 3, 2, 0]
 
 
-def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_command(container: Container) -> None:
-    container.serves()
-    here = str(container.run_dir)
+def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_command(looked_at: Container) -> None:
+    here = str(looked_at.run_dir)
     for words, variable in ((("status",), here), (("status", "--run-dir", here), "/nowhere")):
-        done = subprocess.run(
-            [*GMSCTL, *words],
-            cwd=ROOT,
-            env={**os.environ, "FAILOVER_RUN_DIR": variable},
-            capture_output=True,
-            timeout=DEADLINE_S,
-        )
+        environment = {**os.environ, "FAILOVER_RUN_DIR": variable}
+        done = subprocess.run([*GMSCTL, *words], cwd=ROOT, env=environment, capture_output=True, timeout=DEADLINE_S)
         assert done.returncode == 1
 
 
@@ -177,18 +183,16 @@ def test_another_user_is_refused_with_the_way_out(container: Container, mode: in
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 
-def test_layout_lists_every_tensor_and_where_it_lies(container: Container) -> None:
-    container.serves()
-    container.writer()
-    code, out, err = container.ask("layout")
+def test_layout_lists_every_tensor_and_where_it_lies(looked_at: Container) -> None:
+    code, out, err = looked_at.ask("layout", "--device", "host:1")
     assert (code, err) == (0, "")
     heading, line = out.splitlines()
     assert heading.split() == ["slab", "offset", "bytes", "dtype", "shape", "name"]
     assert line.split() == ["0", "0", "16", "bfloat16", "2x4", "w"]
-    code, out, _ = container.ask("layout", "--json")
+    code, out, _ = looked_at.ask("layout", "--device", "host:1", "--json")
     assert code == 0
     assert json.loads(out) == {
-        "device": "host:0",
+        "device": "host:1",
         "name": "w",
         "dtype": "bfloat16",
         "shape": [2, 4],
@@ -200,30 +204,22 @@ def test_layout_lists_every_tensor_and_where_it_lies(container: Container) -> No
     }
 
 
-def test_no_layout_is_1(container: Container) -> None:
-    container.serves()
-    code, out, err = container.ask("layout")
-    assert (code, out) == (1, "")
-    assert "host:0 has no layout" in err
-
-
 def test_a_long_layout_works_through_pipes(container: Container) -> None:
     container.serves()
     writer = container.caller(hello(), m.Open(mode="rw"))
     writer.hear(m.Opened)
     writer.ask(m.Create(size=SLAB), m.Created)
-    writer.ask(m.Commit(layout=document((SLAB,), [f"t{n}" for n in range(50_000)])), m.Committed)
+    writer.ask(m.Commit(layout=document((SLAB,), [f"t{n}" for n in range(5_000)])), m.Committed)
     command = " ".join([*GMSCTL, "--run-dir", str(container.run_dir), "layout"])
     for pipe, lines in ((f"{command} | head -3", 3), (f"{command} | wc -l", 1)):
         done = subprocess.run(["bash", "-c", pipe], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
         assert (len(done.stdout.splitlines()), done.stderr) == (lines, "")
-    assert int(done.stdout) == 50_001
+    assert int(done.stdout) == 5_001
 
 
-def test_a_device_without_a_server_is_told_from_one_whose_server_is_away(container: Container) -> None:
-    container.serves(devices=TWO)
+def test_a_device_without_a_server_is_told_from_one_whose_server_is_away(looked_at: Container) -> None:
     for command in ("status", "ping", "history"):
-        code, out, err = container.ask(command, "--device", "host:9")
+        code, out, err = looked_at.ask(command, "--device", "host:9")
         assert (code, out) == (2, "")
         assert "no GMS for host:9" in err and "there are: host:0, host:1" in err
 
@@ -231,77 +227,51 @@ def test_a_device_without_a_server_is_told_from_one_whose_server_is_away(contain
 # -- ping, history, watch --------------------------------------------------------------------------------------------
 
 
-def test_ping_is_a_probe_of_all_devices_or_of_one(container: Container) -> None:
-    gms = container.serves(devices=TWO)
-    code, out, _ = container.ask("ping")
+def test_ping_is_a_probe_of_all_devices_or_of_one(looked_at: Container) -> None:
+    code, out, _ = looked_at.ask("ping")
     assert code == 0
     assert [line.split(":")[1] for line in out.splitlines()] == ["0", "1"]
-    code, out, _ = container.ask("ping", "--device", "host:1", "--json", "--count", "2", "--interval", "0.01")
+    code, out, _ = looked_at.ask("ping", "--device", "host:1", "--json", "--count", "2", "--interval", "0.01")
     assert code == 0
     assert [set(json.loads(line)) for line in out.splitlines()] == [{"device", "time_ms", "server_incarnation"}] * 2
-    code, out, _ = container.ask("--device", "host:1", "ping")
+    code, out, _ = looked_at.ask("--device", "host:1", "ping")
     assert code == 0 and out.startswith("host:1: ") and len(out.splitlines()) == 1, "in both orders, as --run-dir"
-    gms.kill()
-    code, out, err = container.ask("ping")
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 2
 
 
-def test_ping_fails_when_one_device_of_those_that_there_are_to_be_has_no_server(container: Container) -> None:
-    """The list is the supervisor's, so a server that hasn't come up yet is missed."""
-    container.serves()
-    (directory(container.run_dir) / "devices").write_text("host:0\nhost:1\n")
-    code, out, err = container.ask("ping")
-    assert code == 2
-    assert out.startswith("host:0: answer") and "no GMS of host:1" in err
-
-
-def test_history_tells_what_happened_in_order(container: Container) -> None:
-    container.serves(devices=TWO)
-    container.writer(device="host:1")
-    code, out, _ = container.ask("history", "--json")
+def test_history_tells_what_happened_in_order(looked_at: Container) -> None:
+    code, out, _ = looked_at.ask("history", "--json")
     assert code == 0
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["at"] for event in events] == sorted(event["at"] for event in events)
-    assert [event["event"] for event in events if event["device"] == "host:1"] == [
-        "started",
-        "writing",
-        "committed",
-        "reading",
-    ]
-    code, out, _ = container.ask("history", "--device", "host:1", "--last", "1")
+    of_one = [event["event"] for event in events if event["device"] == "host:1"]
+    assert of_one[:4] == ["started", "writing", "committed", "reading"]
+    code, out, _ = looked_at.ask("history", "--device", "host:1", "--last", "1")
     assert code == 0
-    assert len(out.splitlines()) == 1 and "reading" in out
+    assert len(out.splitlines()) == 1 and "host:1" in out
 
 
 def test_watch_has_a_line_for_every_change_and_says_when_a_server_is_away_and_back(container: Container) -> None:
     gms = container.serves()
     watch = container.run(*GMSCTL, "--run-dir", str(container.run_dir), "watch")
     watch.out.with_words("EMPTY")
+    as_json = container.run(*GMSCTL, "--run-dir", str(container.run_dir), "watch", "--json")
+    assert json.loads(as_json.out.next())["state"] == "EMPTY"
     writer = container.writer()
     watch.out.with_words("RO")
     writer.close()
     gms.kill()
     watch.out.with_words("NO SERVER")
+    away = json.loads(as_json.out.with_words("NO_SERVER"))
+    assert (away["device"], "at" in away) == ("host:0", True)
     container.serves()
     watch.out.with_words("EMPTY")
     watch.send(signal.SIGINT)
     assert watch.ends() == 130
 
 
-def test_watch_ends_when_its_reader_has_left_though_nothing_changes(container: Container) -> None:
-    container.serves()
-    command = [*GMSCTL, "--run-dir", str(container.run_dir), "watch"]
+def test_watch_ends_when_its_reader_has_left_though_nothing_changes(looked_at: Container) -> None:
+    command = [*GMSCTL, "--run-dir", str(looked_at.run_dir), "watch"]
     assert when_its_reader_leaves(command) == (141, b"")
-
-
-def test_watch_as_json(container: Container) -> None:
-    gms = container.serves()
-    watch = container.run(*GMSCTL, "--run-dir", str(container.run_dir), "watch", "--json")
-    assert json.loads(watch.out.next())["state"] == "EMPTY"
-    gms.kill()
-    away = json.loads(watch.out.with_words("NO_SERVER"))
-    assert (away["device"], "at" in away) == ("host:0", True)
 
 
 # -- usage -------------------------------------------------------------------------------------------------------------

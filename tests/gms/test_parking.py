@@ -26,7 +26,6 @@ from gms.shell.weights_shell import Granted, WeightsShell
 from gms.shell.writer import Writer
 from sidecar.kernel import host_usage
 from tests.gms.live import MIB, House, houses, plain_layout
-from tests.gms.test_transfer import gmsctl
 from tests.support.interruptions import Interrupted
 from tests.support.processes import ROOT
 from tests.support.waiting import until
@@ -385,29 +384,29 @@ def test_a_process_that_is_killed_at_any_step_leaves_them_in_one_place_or_the_ot
 
 def test_gmsctl_parks_and_brings_back_on_all_devices(house: House) -> None:
     data, reader = load(house)
-    done = gmsctl(house, "park", "weights", "--json", "--timeout-s", "10")
+    done = house.gmsctl("park", "weights", "--json", "--timeout-s", "10")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said.pop("seconds") >= 0
     assert said == {"device": "host:0", "key": "weights", "bytes": BYTES, "seen": True, "still": []}
-    status = gmsctl(house, "status")
+    status = house.gmsctl("status")
     assert status.returncode == 3 and "weights are parked in host memory" in status.stdout
     assert "parked      6 MiB in host memory, of the 256 MiB" in status.stdout, status.stdout
-    assert json.loads(gmsctl(house, "status", "--json").stdout)["parked"] == {"weights": BYTES}
-    again = gmsctl(house, "park", "weights")
+    assert json.loads(house.gmsctl("status", "--json").stdout)["parked"] == {"weights": BYTES}
+    again = house.gmsctl("park", "weights")
     assert again.returncode == 0 and "weights is parked already" in again.stdout
     for words in (("verify",), ("save", "/nowhere")):
-        refused = gmsctl(house, *words)
+        refused = house.gmsctl(*words)
         assert refused.returncode == 1 and "gmsctl unpark weights brings it back" in refused.stderr
-    done = gmsctl(house, "unpark", "weights")
+    done = house.gmsctl("unpark", "weights")
     assert done.returncode == 0 and "weights is in the device: 6 MiB" in done.stdout, done.stderr
-    assert gmsctl(house, "verify").returncode == 0, "the sums came with them"
-    assert "is in the device" in gmsctl(house, "unpark", "weights").stdout
+    assert house.gmsctl("verify").returncode == 0, "the sums came with them"
+    assert "is in the device" in house.gmsctl("unpark", "weights").stdout
     reader.wake(30)
     assert contents(reader) == data
-    refused = gmsctl(house, "park", "weights")
+    refused = house.gmsctl("park", "weights")
     assert refused.returncode == 3 and "engine-a (pid" in refused.stderr and "reads" in refused.stderr
-    refused = gmsctl(house, "park", "llama-3")
+    refused = house.gmsctl("park", "llama-3")
     assert refused.returncode == 1 and "there are no weights of llama-3" in refused.stderr
 
 
@@ -422,12 +421,12 @@ def test_a_process_that_is_stopped_keeps_the_devices_memory_and_is_named(house: 
     sleeper.do("sleep")
     until(lambda: "asleep" in [client.doing for client in house.status().clients], "the server knows it")
     sleeper.stop()
-    done = gmsctl(house, "park", "weights")
+    done = house.gmsctl("park", "weights")
     assert done.returncode == 3 and "is parked" in done.stdout
     assert f"engine-b (pid {sleeper.pid})" in done.stderr and "was asked to drop it" in done.stderr
-    again = gmsctl(house, "park", "weights", "--json")
+    again = house.gmsctl("park", "weights", "--json")
     assert again.returncode == 3 and f"engine-b (pid {sleeper.pid})" in json.loads(again.stdout)["still"][0]
     sleeper.process.send_signal(signal.SIGCONT)
     until(lambda: house.used() == 0, "it lets go")
-    assert gmsctl(house, "park", "weights").returncode == 0
+    assert house.gmsctl("park", "weights").returncode == 0
     assert sleeper.do("wake", 20) and sleeper.do("byte", 0, 5) == 0

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +15,6 @@ from gms.client import PoolOwned, PoolShape
 from tests.gms.live import MIB, Failed, House, Program, houses
 from tests.gms.pool_program import mapped, unmap
 from tests.support.interruptions import Interrupted, alarm_raises
-from tests.support.processes import ROOT
 from tests.support.waiting import until
 
 A: list[Any] = ["sha256:a", [4 * MIB, 2 * MIB], 8192]
@@ -54,13 +51,16 @@ def refused(what: str, program: Program, *claim: Any) -> str:
 
 
 def test_a_successor_finds_memory_and_table_as_the_dead_owner_left_them(house: House) -> None:
+    """Its child lives on with its descriptors and its connection: its own process is what counts."""
     a = engine(house)
     generation, adopted, why = a.do("claim", A, 10)
     assert (adopted, why) == (False, "new")
     assert a.do("look") == [[[0], [0]], "\0" * 8]
     a.do("fill", 7)
     b = keeper(house)
-    a.kill()
+    a.do("fork")
+    os.kill(a.pid, signal.SIGKILL)
+    assert "10" in refused("PoolStale", b, A, 9)
     assert b.do("claim", A, 11) == [generation, True, ""]
     assert b.do("look") == [[[7], [7]], "GFTABLE1"]
     assert house.used() == SIZE
@@ -81,29 +81,6 @@ def test_while_the_owner_lives_no_other_becomes_it(house: House) -> None:
     a.process.send_signal(signal.SIGCONT)
     assert a.do("look")[0] == [[0], [0]]
     assert pool(house).token == 10
-
-
-def test_an_owner_whose_connection_ends_owns_it_as_long_as_it_lives(house: House) -> None:
-    """Its child keeps the mapping's memory, and not the mapping; its process is what counts."""
-    a = engine(house)
-    generation = a.do("claim", A, 10)[0]
-    a.do("fill", 3)
-    b = keeper(house)
-    a.do("fork")
-    os.kill(a.pid, signal.SIGKILL)
-    assert b.do("claim", A, 11) == [generation, True, ""]
-
-
-def test_an_older_token_is_refused_also_by_the_next_server(house: House) -> None:
-    a, b = engine(house), engine(house, "engine-b")
-    a.do("claim", A, 11)
-    a.kill()
-    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    assert "11" in refused("PoolStale", b, A, 10)
-    house.kill()
-    house.start()
-    assert "11" in refused("PoolStale", b, A, 10)
-    assert b.do("claim", A, 11)[1] is True
 
 
 def test_another_shape_is_refused_and_replaced_only_when_that_is_said(house: House) -> None:
@@ -128,7 +105,7 @@ def test_a_crash_of_the_server_is_nothing_to_the_owner_and_loses_nothing(house: 
     generation = a.do("claim", A, 10)[0]
     a.do("fill", 7)
     seen = {a.do("incarnation")}
-    for _ in range(3):
+    for _ in range(2):
         house.kill()
         house.start()
         until(lambda: a.do("incarnation") not in seen, "it is connected anew")
@@ -194,7 +171,7 @@ def test_nothing_is_written_after_the_end_of_a_process_was_seen(house: House) ->
 
 
 @pytest.mark.slow
-def test_ten_turns_leak_nothing(house: House) -> None:
+def test_turns_leak_nothing(house: House) -> None:
     house.kill()
     house.start()
     server = house.servers["host:0"].pid
@@ -210,7 +187,7 @@ def test_ten_turns_leak_nothing(house: House) -> None:
     def no_more_than_at_first() -> bool:
         return all(now <= then for now, then in zip(seen(), first, strict=True))
 
-    for turn in range(1, 11):
+    for turn in range(1, 5):
         standby = keeper(house, f"engine-{turn}")
         holder.do("release") if turn % 2 else holder.kill()
         assert standby.do("claim", A, 100 + turn)[1] is True or turn % 2 == 0
@@ -267,36 +244,28 @@ def test_kills_of_owner_and_server_in_any_order_lose_nothing_that_was_written(ho
 # -- people, and other programs ----------------------------------------------------------------------------------------
 
 
-def gmsctl(house: House, *words: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "gms.cli.gmsctl", "--run-dir", str(house.run_dir), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.slow
 def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_it_has_no_owner(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)
     a.do("fill", 7, 5)
-    _, out, _ = gmsctl(house, "status", "--device", "host:0")
-    assert "kv-0: owned by engine-a (pid " in out
-    assert "6 MiB, 5 of 8 blocks would be reused, newest token 10" in out
-    code, out, err = gmsctl(house, "drop", "kv-0", "--device", "host:0")
-    assert (code, out) == (1, "")
-    assert "engine-a" in err
+    shown = house.gmsctl("status").stdout
+    assert "kv-0: owned by engine-a (pid " in shown
+    assert "6 MiB, 5 of 8 blocks would be reused, newest token 10" in shown
+    done = house.gmsctl("drop", "kv-0")
+    assert (done.returncode, done.stdout) == (1, "") and "engine-a" in done.stderr
     a.kill()
     until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    assert gmsctl(house, "drop", "kv-0", "--device", "host:0") == (
-        0,
-        "host:0: kv-0 is given up, 6 MiB: no process has its memory any more, as the device says\n",
-        "",
-    )
-    code, out, _ = gmsctl(house, "drop", "kv-0", "--device", "host:0", "--json")
-    assert (code, json.loads(out)) == (0, {"device": "host:0", "key": "kv-0", "bytes": 0, "seen": True, "still": []})
-    nothing = (0, "host:0: weights had no memory: there was nothing to give up\n", "")
-    assert gmsctl(house, "drop", "weights", "--device", "host:0") == nothing
-    assert gmsctl(house, "drop", "no-such", "--device", "host:0")[0] == 1
-    assert gmsctl(house, "drop", "/", "--device", "host:0")[0] == 64
+    done = house.gmsctl("drop", "kv-0")
+    said = "host:0: kv-0 is given up, 6 MiB: no process has its memory any more, as the device says\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+    done = house.gmsctl("drop", "kv-0", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {"device": "host:0", "key": "kv-0", "bytes": 0, "seen": True, "still": []}
+    done = house.gmsctl("drop", "weights")
+    assert (done.returncode, done.stdout) == (0, "host:0: weights had no memory: there was nothing to give up\n")
+    assert house.gmsctl("drop", "no-such").returncode == 1
+    assert house.gmsctl("drop", "/").returncode == 64
     assert house.used() == 0
 
 
@@ -318,7 +287,7 @@ def test_two_models_on_one_device_have_each_a_pool_of_its_own(house: House) -> N
     assert found == {"model-a.kv-0": ("OWNED", 10), "model-b.kv-0": ("OWNED", 11)}
     unmap(clients["model-a"].memory, ranges["model-a"])
     assert mappings["model-a"].release() is True
-    assert gmsctl(house, "drop", "model-a.kv-0", "--device", "host:0")[0] == 0
+    assert house.gmsctl("drop", "model-a.kv-0").returncode == 0
     assert bytes(ranges["model-b"][0][:8]) == (11).to_bytes(8, "little"), "the other model notices nothing"
 
 

@@ -13,7 +13,7 @@ from tests.gms.live import MIB, Ended, Failed, House, Program, houses
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
-SESSIONS = int(os.environ.get("FAILOVER_GMS_SESSIONS", "2000"))
+SESSIONS = int(os.environ.get("FAILOVER_GMS_SESSIONS", "500"))
 """`make night` has more of them."""
 
 
@@ -34,49 +34,36 @@ def commit(house: House, *fills: int, name: str = "w", device: str = "host:0") -
 # -- the writer ----------------------------------------------------------------------------------------------------
 
 
-STEPS = ["connected", "writing", "a slab", "two slabs, one full", "creating", "committing", "committed"]
-
-
-@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("over", ["nothing", "a layout"])
-def test_a_writer_killed_at_any_step_leaves_what_was_or_what_it_committed(house: House, step: str, over: str) -> None:
+def test_a_writer_killed_at_any_step_leaves_what_was_or_what_it_committed(house: House, over: str) -> None:
     if over == "a layout":
-        first = commit(house, 1, name="first")
-        first.do("close")
-        before = house.status()
-    writer = house.program("doomed")
-    writer.do("changed")
-    if step != "connected":
-        if over == "a layout":
-            writer.do("replace", 4 * MIB, 20)
-        else:
-            writer.do("write", 20)
-    if step in STEPS[2:]:
+        commit(house, 1, name="first").do("close")
+        until(lambda: house.status().state == "COMMITTED", "no client reads")
+    before = house.status()
+    for step in ("two slabs, one full", "creating", "committing", "committed"):
+        writer = house.program("doomed")
+        writer.do("replace", 4 * MIB, 20) if over == "a layout" else writer.do("write", 20)
         writer.do("create", 2 * MIB)
-    if step in STEPS[3:]:
         writer.do("create", 2 * MIB, 7)
-    if step == "creating":
-        writer.tell("create", 2 * MIB)
-    elif step == "committing":
-        writer.tell("commit", "second")
-    elif step == "committed":
-        writer.do("commit", "second")
-    writer.kill()
-    until(lambda: house.status().state in ("EMPTY", "COMMITTED"), "no client writes")
-    status = house.status()
-    until(lambda: house.used() == status.bytes, "what is held is what is committed")
-    if step not in ("committing", "committed"):
-        assert status.state == ("COMMITTED" if over == "a layout" else "EMPTY")
-        if over == "a layout":
-            assert (status.generation, status.hash) == (before.generation, before.hash)
-    if step == "committed" or status.state == "COMMITTED":
-        reader = house.program("reader")
-        reader.do("read", 20)
-        assert reader.do("byte", 0, 0) in (0, 1)
+        if step == "creating":
+            writer.tell("create", 2 * MIB)
+        elif step == "committing":
+            writer.tell("commit", "second")
+        elif step == "committed":
+            writer.do("commit", "second")
+        writer.kill()
+        until(lambda: house.status().state in ("EMPTY", "COMMITTED"), f"{step}: no client writes")
+        status = house.status()
+        until(lambda: house.used() == status.bytes, f"{step}: what is held is what is committed")  # noqa: B023
+        if "commit" not in step:
+            assert (status.state, status.generation) == (before.state, before.generation), step
+    reader = house.program("reader")
+    reader.do("read", 20)
+    assert (reader.do("byte", 0, 0), reader.do("byte", 1, 0)) == (0, 7), "of two slabs, the second one full"
 
 
 def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_reader_restarts(house: House) -> None:
-    """The story of the specification's Decision 5 of a partial commit."""
+    """The specification's Decision 5. The other engine only reads: else each might write where the other waits."""
     house.start("host:1")
     b0, b1 = house.program("engine-b", "host:0"), house.program("engine-b", "host:1")
     a0, a1 = house.program("engine-a", "host:0"), house.program("engine-a", "host:1")
@@ -99,108 +86,33 @@ def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_r
     assert b1.do("byte", 0, 5) == 1
 
 
-@pytest.mark.parametrize(("b_mode", "deadlock"), [("write_or_read", True), ("read", False)])
-def test_two_engines_on_two_devices_wait_for_ever_unless_one_of_them_only_reads(
-    house: House, b_mode: str, deadlock: bool
-) -> None:
-    """The specification's Decision 5: an engine loads its weights only once all its workers have connected."""
-    house.start("host:1")
-    workers = {
-        (engine, device): house.program(engine, device) for engine in ("a", "b") for device in ("host:0", "host:1")
-    }
-    wait_s = 2.0 if deadlock else 60.0
-    for engine, device in (("a", "host:0"), ("b", "host:1"), ("a", "host:1"), ("b", "host:0")):
-        workers[engine, device].tell("write_or_read" if engine == "a" else b_mode, wait_s)
-        told = 1 if (engine, device) in (("a", "host:0"), ("b", "host:1")) else 2
-        until(lambda: asked(house, device) == told, "it asks")  # noqa: B023
-    if deadlock:
-        assert workers["a", "host:0"].answer() == workers["b", "host:1"].answer() == "writes"
-        for engine, device in (("a", "host:1"), ("b", "host:0")):
-            with pytest.raises(Failed, match="NotInTime"):
-                workers[engine, device].answer()
-        return
-    for device in ("host:0", "host:1"):
-        assert workers["a", device].answer() == "writes"
-    for device in ("host:0", "host:1"):
-        workers["a", device].do("create", 2 * MIB, 3)
-        workers["a", device].do("commit")
-    for device in ("host:0", "host:1"):
-        workers["b", device].answer()
-        assert workers["b", device].do("byte", 0, 0) == 3
-
-
-def asked(house: House, device: str) -> int:
-    """How many have said what they want."""
-    return len([client for client in house.status(device).clients if client.doing != "watching"])
-
-
 # -- the server ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", ["asleep", "awake", "both", "none"])
-def test_a_server_killed_twice_in_a_row_costs_its_readers_nothing(house: House, who: str) -> None:
-    writer = commit(house, 1, 2)
-    before = house.status()
-    writer.do("close")
-    readers = {}
-    for name in {"both": ("asleep", "awake")}.get(who, (who,)):
-        if name != "none":
-            readers[name] = house.program(name)
-            readers[name].do("read", 20)
-            if name == "asleep":
-                readers[name].do("sleep")
-    writer.kill()
-    for _ in range(2):
-        house.kill()
-        for reader in readers.values():
-            if reader is not readers.get("asleep"):
-                assert reader.do("byte", 1, 1) == 2, "it reads on without a server"
-        house.start()
-        if who == "none":
-            until(lambda: house.status().state == "EMPTY", "no process has that memory any more: it can't come back")
-            assert house.used() == 0
-            continue
-        until(lambda: house.status().state == ("COMMITTED" if who == "asleep" else "RO"), "it stands again")
-        after = house.status()
-        assert (after.generation, after.hash, after.bytes) == (before.generation, before.hash, before.bytes)
-        if "asleep" in readers:
-            assert readers["asleep"].do("wake") == [before.generation, before.hash]
-            assert readers["asleep"].do("byte", 1, 1) == 2
-            readers["asleep"].do("sleep")
-        for reader in readers.values():
-            assert reader.do("lost") == []
-    if who == "none":
-        commit(house, 3, name="again")
-
-
-def test_a_wake_without_a_server_ends_in_time_and_the_next_one_works_as_soon_as_there_is_one(house: House) -> None:
-    reader = commit(house, 4)
-    reader.do("sleep")
-    house.kill()
-    with pytest.raises(Failed, match="NotInTime"):
-        reader.do("wake", 0.2)
-    reader.tell("wake", 60)
-    house.start()
-    reader.answer()
-    assert reader.do("byte", 0, 0) == 4
-
-
-def test_many_readers_race_to_hand_back_and_all_go_on(house: House) -> None:
+def test_a_server_that_is_killed_again_and_again_costs_its_readers_nothing(house: House) -> None:
+    """They race to hand back; those that sleep wait for it no longer than they want to."""
     commit(house, *range(1, 9))
     before = house.status()
-    readers = [house.program(f"reader-{number}") for number in range(5)]
+    readers = [house.program(f"reader-{number}") for number in range(4)]
     for number, reader in enumerate(readers):
         reader.do("read", 20)
         if number % 2:
             reader.do("sleep")
-    for _ in range(3):
+    for _ in range(2):
         house.kill()
+        assert readers[0].do("byte", 1, 1) == 2, "it reads on without a server"
+        with pytest.raises(Failed, match="NotInTime"):
+            readers[1].do("wake", 0.2)
         house.start()
-        until(lambda: len(doing(house, "reading")) == 4 and len(doing(house, "asleep")) == 2, "all are back")
-        assert house.status().hash == before.hash
-    for number, reader in enumerate(readers):
-        if number % 2:
-            reader.do("wake")
+        until(lambda: len(doing(house, "reading")) == 3 and len(doing(house, "asleep")) == 2, "all are back")
+        after = house.status()
+        assert (after.generation, after.hash, after.bytes) == (before.generation, before.hash, before.bytes)
+    house.kill()
+    readers[1].tell("wake", 60)
+    house.start()
+    assert readers[1].answer() == [before.generation, before.hash], "as soon as there is one"
+    readers[3].do("wake")
+    for reader in readers:
         assert reader.do("byte", 7, 99) == 8
         assert reader.do("lost") == []
 
@@ -267,7 +179,7 @@ def test_a_write_through_a_readers_mapping_ends_its_writer_and_no_other(house: H
 
 
 @pytest.mark.timeout(300)
-def test_thousands_of_sessions_leak_no_descriptor_and_no_memory(house: House) -> None:
+def test_hundreds_of_sessions_leak_no_descriptor_and_no_memory(house: House) -> None:
     commit(house, 1, 2)
     reader = house.program("reader")
     reader.do("sessions", 200)

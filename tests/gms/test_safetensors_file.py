@@ -46,6 +46,8 @@ def test_a_good_file_is_read_in_the_order_of_its_bytes() -> None:
         (made(b"{"), "not JSON"),
         (made(b'{"a": NaN}'), "not JSON"),
         (made(b'{"\xff": 1}'), "not JSON"),
+        (made({"a\ud800": f32(0, 4, 1)}, bytes(4)), "is not text"),
+        (made({"__metadata__": {"k": "\udfff"}}), "is not text"),
         (made(b'{"a":' + b"[" * 100_000), "not JSON"),
         (made(b'{"a": 1, "a": 2}'), "'a' is in it twice"),
         (made(b'{"__metadata__": {"k": "1", "k": "2"}}'), "'k' is in it twice"),

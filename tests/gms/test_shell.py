@@ -1,6 +1,7 @@
 """One device's server as a process: what callers may do to it, and what a restart finds. Real sockets, real SIGKILL."""
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from gms.rules import messages as m
-from gms.shell.rundir import connect, directory
+from gms.shell.rundir import directory
 from sidecar.wire.frames import close_all
 from tests.gms.container import SLAB, Caller, Container, dead, descriptors, document, hello, kill
 from tests.support.children import Child
@@ -55,35 +56,26 @@ RUDE = {
 }
 
 
-@pytest.mark.parametrize("how", RUDE)
-def test_a_rude_caller_is_told_why_and_loses_its_connection_and_no_other_anything(
-    container: Container, how: str
-) -> None:
+def test_a_rude_caller_is_told_why_and_loses_its_connection_and_no_other_anything(container: Container) -> None:
     container.serves()
     writer = container.writer()
     before = len(descriptors(container.server_pid()))
-    rude = container.caller()
-    rude.sock.sendall(RUDE[how])
-    problem, _ = rude.hear(m.Problem)
-    assert problem.why
-    rude.ends()
-    assert writer.ask(m.Ping(), m.Pong)
-    assert container.status().state == "RO"
-    until(lambda: len(descriptors(container.server_pid())) <= before, "nothing of it is left")
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_descriptors_where_none_belong_cost_the_connection_and_are_closed(container: Container, count: int) -> None:
-    container.serves()
-    before = len(descriptors(container.server_pid()))
+    for how, data in RUDE.items():
+        rude = container.caller()
+        rude.sock.sendall(data)
+        assert rude.hear(m.Problem)[0].why, how
+        rude.ends()
     null = os.open("/dev/null", os.O_RDONLY)
-    for message in (OBSERVE, m.Ping(), m.Create(size=SLAB), m.Dropped(generation=1)):
+    messages = (OBSERVE, m.Ping(), m.Create(size=SLAB), m.Dropped(generation=1))
+    for message, count in itertools.product(messages, (1, 100)):
         rude = container.caller()
         rude.say(message, [null] * count)
         assert "takes no descriptors" in rude.hear(m.Problem)[0].why
         rude.ends()
     os.close(null)
-    until(lambda: len(descriptors(container.server_pid())) <= before, "all of them are closed")
+    assert writer.ask(m.Ping(), m.Pong)
+    assert container.status().state == "RO"
+    until(lambda: len(descriptors(container.server_pid())) <= before, "nothing of them is left")
 
 
 def test_what_is_handed_back_and_is_no_memory_of_the_device_costs_the_connection(container: Container) -> None:
@@ -223,31 +215,16 @@ def test_while_the_disk_refuses_no_client_commits_and_afterwards_one_does(contai
     assert container.shows(alarms=[]).state == "RO"
 
 
-def test_a_long_path_is_no_hindrance(container: Container) -> None:
+def test_it_has_no_more_than_it_needs_and_a_long_path_is_no_hindrance(container: Container) -> None:
     container.run_dir = container.run_dir / ("d" * 120)
-    container.serves()
-    assert container.status().state == "EMPTY"
-
-
-def test_it_loads_no_torch_and_maps_no_memory_of_the_device(container: Container) -> None:
-    container.serves()
-    container.writer()
-    maps = Path(f"/proc/{container.server_pid()}/maps").read_text()
-    assert "torch" not in maps
-    assert str(container.host_devices) not in maps
-
-
-def test_no_descriptor_of_it_is_inherited_by_a_program_that_it_starts(container: Container) -> None:
-    container.serves()
+    container.serves("--socket-mode", "660")
+    assert (directory(container.run_dir) / "host:0.sock").stat().st_mode & 0o777 == 0o660
     container.writer((SLAB, SLAB))
     pid = container.server_pid()
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    assert "torch" not in maps
+    assert str(container.host_devices) not in maps, "no memory of the device"
     for fd, what in descriptors(pid).items():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
             assert fd <= 2 or int(flags, 8) & os.O_CLOEXEC, f"{fd}: {what}"
-
-
-def test_its_socket_has_the_mode_that_it_was_given(container: Container) -> None:
-    container.serves("--socket-mode", "660")
-    assert (directory(container.run_dir) / "host:0.sock").stat().st_mode & 0o777 == 0o660
-    connect(container.run_dir, "host:0").close()

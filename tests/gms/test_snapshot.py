@@ -17,7 +17,7 @@ from gms.rules import manifest as mf
 from gms.snapshot import BadSnapshot, CannotSave, Snapshot, _alone, find, save
 from sidecar.kernel import durable
 from tests.gms.live import MIB, House, houses, plain_layout
-from tests.gms.test_transfer import environment, gmsctl, write_file
+from tests.gms.test_transfer import environment, write_file
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -71,23 +71,23 @@ def flip(path: Path, at: int = -1) -> None:
 def test_all_ranks_come_back_byte_for_byte_each_to_its_device(house: House, tmp_path: Path) -> None:
     house.start("host:1")
     data = [load(house, f"host:{number}", number) for number in (0, 1)]
-    saved = json.loads(gmsctl(house, "save", tmp_path / "snapshot", "--json").stdout)
+    saved = json.loads(house.gmsctl("save", tmp_path / "snapshot", "--json").stdout)
     hashes = [house.status(f"host:{number}").hash for number in (0, 1)]
-    assert gmsctl(house, "clear").returncode == 0
+    assert house.gmsctl("clear").returncode == 0
     for _ in range(2):  # said again, it is done already
-        restored = gmsctl(house, "restore", tmp_path / "snapshot", "--json")
+        restored = house.gmsctl("restore", tmp_path / "snapshot", "--json")
         assert restored.returncode == 0, restored.stderr
         picture = json.loads(restored.stdout)
         assert {**picture, "seconds": 0} == {**saved, "seconds": 0} and picture["devices"] == ["host:0", "host:1"]
     assert [house.status(f"host:{number}").hash for number in (0, 1)] == hashes
     assert [contents(house, f"host:{number}") for number in (0, 1)] == data
-    assert gmsctl(house, "verify").returncode == 0, "the sums come with the snapshot"
-    refused = gmsctl(house, "--device", "host:0", "restore", tmp_path / "snapshot")
+    assert house.gmsctl("verify").returncode == 0, "the sums come with the snapshot"
+    refused = house.gmsctl("--device", "host:0", "restore", tmp_path / "snapshot")
     assert refused.returncode == 1 and "has 2 ranks, and there are 1 devices for them" in refused.stderr
-    assert gmsctl(house, "clear").returncode == 0
+    assert house.gmsctl("clear").returncode == 0
     others = [load(house, f"host:{number}", number + 7, f"w{number}") for number in (0, 1)]
     assert [house.status(f"host:{number}").hash for number in (0, 1)] == hashes and others != data
-    refused = gmsctl(house, "restore", tmp_path / "snapshot")
+    refused = house.gmsctl("restore", tmp_path / "snapshot")
     assert refused.returncode == 1 and "has other weights under" in refused.stderr, "of the same layout"
     assert [contents(house, f"host:{number}") for number in (0, 1)] == others
 
@@ -119,9 +119,9 @@ def test_a_torn_snapshot_is_refused_by_name_and_nothing_is_committed(house: Hous
             with pytest.raises(BadSnapshot, match=says), client.write(10) as writer:
                 there(copy).fill(0, writer)
             until(lambda: (house.status().state, house.status().bytes) == ("EMPTY", 0), "nothing is committed")
-        refused = gmsctl(house, "restore", copy)
+        refused = house.gmsctl("restore", copy)
         assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "Traceback" not in refused.stderr
-        assert gmsctl(house, "restore", tmp := place / "none").stderr == (
+        assert house.gmsctl("restore", tmp := place / "none").stderr == (
             f"gmsctl: there is no snapshot at {tmp}: gmsctl save makes one\n"
         )
 
@@ -131,22 +131,22 @@ def test_without_a_name_no_region_is_made_beside_those_of_models(house: House, t
         writer.memory(writer.create(2 * MIB))[:] = bytes(2 * MIB)
         writer.commit(plain_layout((2 * MIB,), "llama")).close()
     place = tmp_path / "snapshot"
-    assert gmsctl(house, "save", place, "--region", "llama").returncode == 0
-    refused = gmsctl(house, "restore", place)
+    assert house.gmsctl("save", place, "--region", "llama").returncode == 0
+    refused = house.gmsctl("restore", place)
     says = "they were saved as those of llama, and host:0 has those of llama: say --region"
     assert refused.returncode == 1 and says in refused.stderr
     file = write_file(tmp_path / "x.safetensors", [("a", "float32", (4,))], 1)
-    refused = gmsctl(house, "put", file)
+    refused = house.gmsctl("put", file)
     says = "whose weights are they? host:0 has those of llama: say --region"
     assert refused.returncode == 1 and says in refused.stderr
-    assert gmsctl(house, "restore", place, "--region", "llama").returncode == 0
+    assert house.gmsctl("restore", place, "--region", "llama").returncode == 0
     assert [region.key for region in house.status().regions if region.policy == "shared" and region.bytes] == ["llama"]
-    assert gmsctl(house, "restore", place, "--region", "weights").returncode == 0, "that was said"
+    assert house.gmsctl("restore", place, "--region", "weights").returncode == 0, "that was said"
 
 
 def test_other_weights_that_are_there_are_not_replaced(house: House, place: Path) -> None:
     other = load(house, "host:0", 4)
-    refused = gmsctl(house, "restore", place)
+    refused = house.gmsctl("restore", place)
     assert refused.returncode == 1 and "has other weights under weights: gmsctl clear" in refused.stderr
     assert contents(house) == other
 
@@ -179,7 +179,7 @@ def test_two_do_not_save_to_one_place_and_what_cant_be_saved_leaves_what_was(hou
     ):
         save([reader], "weights", place)
     assert there(place).manifest == first
-    assert gmsctl(house, "save", place / mf.NAME).stderr.endswith(f"{place / mf.NAME} can't be written: File exists\n")
+    assert house.gmsctl("save", place / mf.NAME).stderr.endswith(f"{place / mf.NAME} can't be written: File exists\n")
 
 
 def test_a_save_whose_name_is_perhaps_not_on_disk_leaves_the_snapshot_before_it(

@@ -29,13 +29,9 @@ def test_a_process_with_which_no_protocol_is_shared_is_told_so_and_an_alarm_name
     assert any("from-tomorrow" in alarm and "this server has to be upgraded" in alarm for alarm in alarms)
     assert any("from-yesterday" in alarm and "its program has to be upgraded" in alarm for alarm in alarms)
     assert writer.ask(m.Ping(), m.Pong) and container.status().state == "RO"
-
-
-def test_the_welcome_says_what_is_spoken(container: Container) -> None:
-    container.serves()
     for newest in (0, m.PROTOCOL, 99):
         caller = container.caller(m.Hello(protocol=m.OLDEST, newest=newest, engine_id="x", pid=os.getpid()))
-        assert caller.hear(m.Welcome)[0].protocol == m.PROTOCOL
+        assert caller.hear(m.Welcome)[0].protocol == m.PROTOCOL, "the welcome says what is spoken"
 
 
 def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_it_can(

@@ -49,10 +49,23 @@ def stage(request: pytest.FixtureRequest, tmpfs: Path) -> Iterator[Stage]:
     stage.close()
 
 
+@pytest.fixture(params=MAKERS, scope="module")
+def only(request: pytest.FixtureRequest) -> Iterator[Remote]:
+    """The one process that has a device open, for all tests that need no other and leave it alive."""
+    missing = MAKERS[request.param].missing()
+    if missing:
+        pytest.skip(missing)
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        stage = Stage(request.param, Path(directory))
+        yield stage.process()
+        stage.close()
+
+
 @pytest.fixture
-def memory(stage: Stage) -> Remote:
-    """The device, open in one process. For more of them, take `stage`."""
-    return stage.process()
+def memory(only: Remote) -> Iterator[Remote]:
+    """The device, opened by one process. For more of them, or for one that dies, take `stage`."""
+    yield only
+    only.ask("open_anew")
 
 
 @pytest.fixture

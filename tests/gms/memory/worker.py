@@ -34,6 +34,10 @@ class Worker:
         attribute = getattr(self._memory, what)
         return attribute(*fds, **arguments) if callable(attribute) else attribute
 
+    def do_open_anew(self) -> None:
+        self._memory.close()
+        self._memory = self._maker.open()
+
     def do_export(self, handle: Any) -> bool:
         fd = self._memory.export(handle)
         self.sending.append(fd)
