@@ -26,6 +26,8 @@ from lockserver.rules.messages import ACTIVE
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0
 START_S = 0.05
+LONG_S = 45.0
+"""Longer than any period of the server."""
 BOOT = "boot-1"
 
 

@@ -104,7 +104,10 @@ def test_good_names_are_taken(engine_id: str) -> None:
     assert isinstance(said({**HAND_BACK, "tree": f"{engine_id}.0123abcd"}), m.HandBack)
 
 
-@given(engine_id=st.text(max_size=70), incarnation=st.text(max_size=40))
+characters = "aZ0._-/ \n\0\u00e4f"
+
+
+@given(engine_id=st.text(characters, max_size=4), incarnation=st.text("0fg/\n", min_size=7, max_size=10))
 def test_whatever_is_taken_names_a_file_in_its_directory_and_no_other(engine_id: str, incarnation: str) -> None:
     try:
         message = said({**REGISTER, "engine_id": engine_id, "incarnation": incarnation})

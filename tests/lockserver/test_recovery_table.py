@@ -11,7 +11,7 @@ from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.recovery import RETURN_S
-from tests.lockserver.harness import Disk, Engine, Harness, Kernel
+from tests.lockserver.harness import LONG_S, Disk, Engine, Harness, Kernel
 
 every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
 with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
@@ -106,7 +106,7 @@ def test_a_child_out_of_reach_is_waited_for_by_its_handed_back_pidfd(kernel: Ker
     harness.dies(a.main)
     harness.restart()
     comes_back(b)
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert not b.holds and str(child.pid) in harness.waiting_for
     harness.kill(child)
     harness.advance(1)
@@ -183,7 +183,7 @@ def test_free_memory_proves_nothing_of_a_process_that_can_let_go_of_its_life_loc
     harness.restart()
     a.main.locks.clear()  # it lives, has allocated nothing yet, and has closed everything
     b = harness.waiter("b", gpu=70)
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert not b.holds and "--grant-unproven" in harness.alarms
 
 
@@ -232,13 +232,12 @@ def test_a_process_that_lives_is_watched_from_the_start_though_it_does_not_come_
     assert b.holds
 
 
-@every_kernel
-def test_memory_that_is_not_free_proves_nothing(kernel: Kernel) -> None:
-    harness, a = held(kernel, memory={"gpu": (10, 80)})
+def test_memory_that_is_not_free_proves_nothing() -> None:
+    harness, a = held(memory={"gpu": (10, 80)})
     harness.dies(*a.processes)
     harness.restart()
     b = harness.waiter("b", gpu=70)
-    harness.advance(WINDOW_S + 60)
+    harness.advance(LONG_S)
     assert not b.holds
     harness.memory = {"gpu": (75, 80)}
     harness.advance(1)
@@ -269,7 +268,7 @@ def test_without_proof_the_window_is_waited_out_and_then_by_default_a_person_is_
     harness.advance(0.2)
     assert harness.state == "FENCING" and "--grant-unproven" in harness.alarms
     assert "--grant-unproven" in harness.waiting_for
-    harness.advance(300)
+    harness.advance(LONG_S)
     assert not b.holds
 
 
@@ -293,7 +292,7 @@ def test_grant_unproven_never_grants_against_a_living_member(kernel: Kernel) -> 
     a.main.locks.clear()  # it closed its life lock's descriptor, and lives
     harness.restart()
     comes_back(b)
-    harness.advance(WINDOW_S * 20)
+    harness.advance(LONG_S)
     assert a.alive and not b.holds and str(a.main.pid) in harness.waiting_for
 
 
@@ -343,15 +342,15 @@ def test_a_holder_that_comes_back_goes_on_unnoticed(kernel: Kernel) -> None:
     assert welcome is not None and welcome.holds == {ACTIVE: token}
     holder = harness.machine.active.holder
     assert holder is not None and len(holder.members) == 3
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert harness.state == "HELD" and not b.holds
 
 
 @every_kernel
-def test_two_hundred_restarts_leave_the_holder_its_lock_and_its_token(kernel: Kernel) -> None:
+def test_twenty_restarts_leave_the_holder_its_lock_and_its_token(kernel: Kernel) -> None:
     harness, a = held(kernel, children=1)
     b = harness.waiter("b")
-    for _ in range(200):
+    for _ in range(20):
         harness.restart()
         comes_back(b)
         comes_back(a)
@@ -373,7 +372,7 @@ def test_the_window_over_and_the_life_lock_still_held_no_waiter_is_ever_granted(
     harness.advance(WINDOW_S + 0.1)
     assert harness.state == "FENCING"
     assert "a" in harness.waiting_for and "life lock" in harness.waiting_for
-    harness.advance(300)
+    harness.advance(LONG_S)
     assert not b.holds and a.alive
 
 
@@ -568,7 +567,7 @@ def test_a_person_is_called_when_a_life_lock_is_held_by_an_engine_that_does_not_
     harness.crash().file = harness.file if unreadable else None
     harness.start(unreadable=unreadable)
     b = harness.waiter("b")
-    harness.advance(WINDOW_S * 20)
+    harness.advance(WINDOW_S * 3)
     assert a.alive and not b.holds and a.name in harness.alarms and a.name in harness.waiting_for
     fencing = harness.status.fencing
     assert harness.state == "FENCING" and fencing is not None and fencing.life_lock == "unknown"
@@ -667,7 +666,7 @@ def test_a_file_that_cannot_be_read_is_a_holder_that_must_be_proven_gone(kernel:
     b = harness.waiter("b")
     harness.advance(WINDOW_S - 0.1)
     assert harness.state == "RECOVERING" and not b.holds
-    harness.advance(300)
+    harness.advance(LONG_S)
     assert not b.holds and "--grant-unproven" in harness.alarms
 
 
@@ -699,7 +698,7 @@ def test_a_server_whose_directory_was_replaced_stops_and_grants_nothing_more() -
     assert "replaced" in harness.stopped
     harness.kill_tree(a)
     b.says(m.Prepared(round=harness.machine.succession.queue.round, ok=True))
-    harness.advance(300)
+    harness.advance(LONG_S)
     assert not b.holds
 
 
@@ -822,7 +821,7 @@ def test_one_that_did_not_come_back_and_still_has_its_life_lock_keeps_others_fro
     harness.restart()
     b = harness.engine("b").register()
     b.says(m.Acquire(lock=INIT))
-    harness.advance(10 * WINDOW_S)
+    harness.advance(LONG_S)
     assert not b.heard(m.Granted)
 
 
@@ -946,7 +945,7 @@ def test_a_holder_that_is_not_known_keeps_the_names_though_it_is_stopped_and_the
     harness.life.clear()
     harness.start()
     b = harness.waiter("b", gpu=70)
-    harness.advance(600)
+    harness.advance(LONG_S)
     assert not b.holds and "another process has the path" in harness.alarms
     harness.dies(a.main)
     harness.advance(SETTLE_S - 0.1)
@@ -980,7 +979,7 @@ def test_a_holder_of_another_version_is_watched_and_fenced_by_its_pidfd_alone() 
     a.register(protocol=98, newest=99)
     assert a.last(m.Incompatible) is not None and not a.refused and not a.connected
     b = harness.waiter("b", gpu=70)
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert not b.holds and "98 to 99" in harness.alarms and "98 to 99" in harness.waiting_for
     harness.dies(a.main)
     harness.pidfd_readable(a.main)
@@ -997,10 +996,10 @@ def test_a_holder_of_another_version_is_believed_by_a_server_without_a_file(come
     harness.advance(comes_after_s)
     a.register(protocol=98, newest=99)
     b = harness.waiter("b")
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert not b.holds
     harness.restart()
-    harness.advance(WINDOW_S * 10)
+    harness.advance(LONG_S)
     assert not b.holds, "it is in the file"
     harness.dies(a.main)
 
