@@ -25,46 +25,16 @@ ACQUIRE: dict[str, Any] = {"type": "Acquire"}
 
 PATHS = ["..", ".", "../x", "a/b", "/etc/passwd", "a/../../b", "a\0b", "a\\b/c", "./a", "~/a", "a/", ""]
 BAD_ENGINE_IDS = [
-    *PATHS,
-    ".hidden",
-    "-rf",
-    "_x",
-    "a b",
-    "a\n",
-    "a\nb",
-    "ä",
-    "a" * 65,
-    "a;b",
-    "a*",
-    "a\u202eb",
-    7,
-    None,
-    ["a"],
+    *(*PATHS, ".hidden", "-rf", "_x", "a b", "a\n", "a\nb", "ä", "a" * 65, "a;b", "a*", "a\u202eb"),
+    *(7, None, ["a"]),
 ]
 BAD_INCARNATIONS = [
-    *PATHS,
-    "0123abc",
-    "0" * 33,
-    "0123ABCD",
-    "0123abcg",
-    "0123abcd\n",
-    " 0123abcd",
-    "../../..",
-    12345678,
-    None,
+    *(*PATHS, "0123abc", "0" * 33, "0123ABCD", "0123abcg", "0123abcd\n", " 0123abcd", "../../.."),
+    *(12345678, None),
 ]
 BAD_TREES = [
-    *PATHS,
-    "engine-a",
-    "engine-a.",
-    ".0123abcd",
-    "../engine-a.0123abcd",
-    "engine-a/../x.0123abcd",
-    "engine-a.0123abcd/..",
-    "engine-a.0123abcd\n",
-    "engine-a.0123ABCD",
-    "a" * 65 + ".0123abcd",
-    7,
+    *(*PATHS, "engine-a", "engine-a.", ".0123abcd", "../engine-a.0123abcd", "engine-a/../x.0123abcd"),
+    *("engine-a.0123abcd/..", "engine-a.0123abcd\n", "engine-a.0123ABCD", "a" * 65 + ".0123abcd", 7),
 ]
 GOOD_ENGINE_IDS = ["a", "0", "engine-a", "A.b_c-9", "a" * 64, "a..b", "vllm-0.example.com"]
 

@@ -17,11 +17,9 @@ from lockserver.rules import messages as m
 from lockserver.rules.messages import ACTIVE, INIT
 from lockserver.rules.queue import ASK_AGAIN_S
 from sidecar.machine.disk_writes import RETRY_S
-from tests.lockserver.harness import LONG_S, Disk, Engine, Harness, Kernel
+from tests.lockserver.harness import LONG_S, Disk, Engine, Harness, Kernel, every_kernel, with_pidfds
 from tests.support.status import holder_of
 
-every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
-with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
 BOUND_S = 30.0
 
 
@@ -102,8 +100,7 @@ def test_the_same_process_may_come_back_after_an_end_of_file_and_goes_on(harness
     assert all(process.alive for process in a.processes), "none is killed for an end of file"
     a.register()
     assert harness.state == "HELD" and not a.refused and harness.tokens == [a.token]
-    welcome = a.last(m.Welcome)
-    assert welcome is not None and welcome.holds == {ACTIVE: a.token}
+    assert a.welcomed_with == {ACTIVE: a.token}
     harness.advance(60)
     assert not b.holds
 
@@ -206,7 +203,6 @@ def test_a_join_is_acknowledged_only_when_the_holder_file_names_the_process(harn
     child = a.join()
     assert child not in a.numbers
     harness.write_lands()
-    assert harness.record is not None and harness.record.active is not None
     assert child.pid in [member.pid for member in harness.members_on_disk]
     assert any(harness.last(conn, m.Welcome) for conn, owner in harness.conns.items() if owner is child)
 
@@ -699,24 +695,13 @@ def test_a_process_that_the_holder_hands_back_is_one_that_waiters_keep_copies_of
 # -- the permit `init` ---------------------------------------------------------------------------------------------
 
 
-def wants_permit(engine: Engine) -> Engine:
-    engine.says(m.Acquire(lock="init"))
-    return engine
-
-
-def has_permit(engine: Engine) -> bool:
-    return engine.harness.status.permits["init"].holder == engine.engine_id and bool(
-        [g for g in engine.heard(m.Granted) if g.lock == "init"]
-    )
-
-
 def test_one_engine_at_a_time_initialises_device_memory(harness: Harness) -> None:
-    a, b, c = (wants_permit(harness.engine(name).register()) for name in "abc")
-    assert has_permit(a) and not has_permit(b) and harness.status.permits["init"].waiters == ["b", "c"]
+    a, b, c = (harness.engine(name).register().wants_permit() for name in "abc")
+    assert a.has_permit and not b.has_permit and harness.status.permits["init"].waiters == ["b", "c"]
     a.says(m.Release())
-    assert has_permit(b)
+    assert b.has_permit
     harness.kill(b.main)
-    assert has_permit(c)
+    assert c.has_permit
 
 
 def test_a_write_that_fails_asks_for_no_other_one_at_once(harness: Harness) -> None:
@@ -726,7 +711,7 @@ def test_a_write_that_fails_asks_for_no_other_one_at_once(harness: Harness) -> N
     a = harness.holder("a")
     a.says(m.Serving(url="http://a"))
     harness.disk = Disk.FAILS
-    b = wants_permit(harness.engine("b").register())
+    b = harness.engine("b").register().wants_permit()
     harness.disk = Disk.SLOW
     a.join()
     first, second = (write.seq for write in harness.writes)
@@ -736,18 +721,18 @@ def test_a_write_that_fails_asks_for_no_other_one_at_once(harness: Harness) -> N
     assert not harness.writes
     harness.disk = Disk.WORKS
     harness.advance(RETRY_S)
-    assert has_permit(b)
+    assert b.has_permit
 
 
 def test_a_permit_is_free_only_when_its_holder_is_proven_gone(harness: Harness) -> None:
-    a, b = wants_permit(harness.engine("a").register()), wants_permit(harness.engine("b").register())
+    a, b = harness.engine("a").register().wants_permit(), harness.engine("b").register().wants_permit()
     stray = a.fork()
     harness.kill(a.main)
     harness.advance(30)
-    assert not has_permit(b) and "life lock of a" in str(harness.status.permits["init"].waiting_for)
+    assert not b.has_permit and "life lock of a" in harness.permit_waits_for
     harness.kill(stray)
     harness.advance(1)
-    assert has_permit(b)
+    assert b.has_permit
 
 
 def test_no_permit_between_a_holders_death_and_its_successors_active(harness: Harness) -> None:
@@ -755,14 +740,14 @@ def test_no_permit_between_a_holders_death_and_its_successors_active(harness: Ha
     a.says(m.Serving(url="unix:a"))
     stray = a.fork()
     harness.kill(a.main)
-    c = wants_permit(harness.engine("c").register())
+    c = harness.engine("c").register().wants_permit()
     harness.advance(1)
-    assert not has_permit(c) and "FENCING" in str(harness.status.permits["init"].waiting_for)
+    assert not c.has_permit and "FENCING" in harness.permit_waits_for
     harness.kill(stray)
     harness.advance(1)
-    assert b.holds and not has_permit(c) and "b is waking" in str(harness.status.permits["init"].waiting_for)
+    assert b.holds and not c.has_permit and "b is waking" in harness.permit_waits_for
     b.says(m.Serving(url="unix:b"))
-    assert has_permit(c)
+    assert c.has_permit
 
 
 def test_a_waiter_that_is_silent_does_not_keep_others_from_the_permit(harness: Harness) -> None:
@@ -770,10 +755,10 @@ def test_a_waiter_that_is_silent_does_not_keep_others_from_the_permit(harness: H
     a.says(m.Serving(url="unix:a"))
     b.wakes = None
     harness.kill(a.main)
-    c = wants_permit(harness.engine("c").register())
-    assert not has_permit(c) and "FENCING" in str(harness.status.permits["init"].waiting_for)
+    c = harness.engine("c").register().wants_permit()
+    assert not c.has_permit and "FENCING" in harness.permit_waits_for
     harness.advance(1.1)
-    assert has_permit(c)
+    assert c.has_permit
     c.says(m.Release())
     c.acquire()
     assert c.holds
@@ -781,29 +766,29 @@ def test_a_waiter_that_is_silent_does_not_keep_others_from_the_permit(harness: H
 
 def test_a_permit_is_persisted_before_it_is_told(harness: Harness) -> None:
     harness.disk = Disk.SLOW
-    a = wants_permit(harness.engine("a").register())
+    a = harness.engine("a").register().wants_permit()
     assert not a.heard(m.Granted)
     harness.write_lands()
-    assert has_permit(a)
+    assert a.has_permit
 
 
 def test_the_holder_of_both_gives_both_back_by_dying(harness: Harness) -> None:
-    a = wants_permit(harness.engine("a").register())
+    a = harness.engine("a").register().wants_permit()
     a.acquire()
-    assert a.holds and has_permit(a)
+    assert a.holds and a.has_permit
     b = harness.waiter("b")
-    wants_permit(b)
+    b.wants_permit()
     harness.kill(a.main)
     assert b.holds
     b.says(m.Serving(url="u"))
-    assert has_permit(b) and a.name not in harness.life
+    assert b.has_permit and a.name not in harness.life
 
 
 def test_a_withdrawn_wish_for_the_permit_leaves_the_line(harness: Harness) -> None:
-    a, b = (wants_permit(harness.engine(name).register()) for name in "ab")
+    a, b = (harness.engine(name).register().wants_permit() for name in "ab")
     b.says(m.Release())
     a.says(m.Release())
-    assert harness.status.permits["init"].holder is None and not has_permit(b)
+    assert harness.status.permits["init"].holder is None and not b.has_permit
 
 
 # -- giving up -----------------------------------------------------------------------------------------------------
@@ -837,9 +822,9 @@ def test_a_withdrawal_while_the_grant_is_being_written_makes_it_come_to_nothing_
 
 
 def test_a_withdrawn_permit_is_given_back_even_if_it_was_granted(harness: Harness) -> None:
-    a, b = (wants_permit(harness.engine(name).register()) for name in "ab")
+    a, b = (harness.engine(name).register().wants_permit() for name in "ab")
     a.says(m.Withdraw(lock=INIT, number=5))
-    assert a.heard(m.Withdrawn) == [m.Withdrawn(lock=INIT, number=5)] and has_permit(b)
+    assert a.heard(m.Withdrawn) == [m.Withdrawn(lock=INIT, number=5)] and b.has_permit
 
 
 # -- observers -----------------------------------------------------------------------------------------------------
@@ -848,16 +833,11 @@ def test_a_withdrawn_permit_is_given_back_even_if_it_was_granted(harness: Harnes
 def test_only_the_holder_serves_and_every_client_may_know_where(harness: Harness) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
     a.says(m.Serving(url="unix:/run/a.sock"))
-    assert harness.status.holder is not None and harness.status.holder.endpoint == "unix:/run/a.sock"
-    assert (
-        harness.record is not None
-        and harness.record.active is not None
-        and harness.record.active.endpoint == "unix:/run/a.sock"
-    )
+    assert holder_of(harness.status).endpoint == harness.tenure.endpoint == "unix:/run/a.sock"
     b.says(m.Serving(url="unix:/run/b.sock"))
     assert b.heard(m.Problem) and not b.connected
     a.says(m.Serving(url=""))
-    assert harness.status.holder is not None and harness.status.holder.endpoint is None, "it can be taken back"
+    assert holder_of(harness.status).endpoint is None, "it can be taken back"
 
 
 def test_every_change_of_state_is_published(harness: Harness) -> None:

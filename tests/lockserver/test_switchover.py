@@ -297,8 +297,7 @@ def test_a_switchover_does_not_outlive_its_server(change: Change) -> None:
     change.harness.restart()
     change.a.register()
     assert change.harness.state == "HELD" and change.harness.status.switchover is None
-    welcome = change.a.last(m.Welcome)
-    assert welcome is not None and ACTIVE in welcome.holds
+    assert change.a.welcomed_with == {ACTIVE: change.a.token}
 
 
 def test_a_successor_whose_grant_cannot_be_written_gets_it_later_and_the_asker_hears_of_it(change: Change) -> None:
