@@ -334,10 +334,10 @@ def test_a_holder_that_comes_back_goes_on_unnoticed(kernel: Kernel) -> None:
 
 
 @every_kernel
-def test_twenty_restarts_leave_the_holder_its_lock_and_its_token(kernel: Kernel) -> None:
+def test_two_hundred_restarts_leave_the_holder_its_lock_and_its_token(kernel: Kernel) -> None:
     harness, a = held(kernel, children=1)
     b = harness.waiter("b")
-    for _ in range(20):
+    for _ in range(200):
         harness.restart()
         b.comes_back()
         a.comes_back()

@@ -930,6 +930,13 @@ def test_a_token_that_is_claimed_by_one_that_cannot_talk_and_is_not_believed_cou
     assert b.holds and b.token == a.token + 1
 
 
+def test_only_a_process_of_a_tree_shows_life_files_of_it(harness: Harness) -> None:
+    a, why_not = harness.engine("a").register(), harness.machine.reception.why_not_show_lives
+    assert why_not(a.conn, a.name) == "" and "no process" in why_not(a.conn, "b.00000000")
+    assert "no process" in why_not(harness.observer(), a.name)
+    assert "introduce yourself" in why_not(harness.connect(harness.process()), a.name)
+
+
 def test_an_observer_too_many_is_told_to_come_again_and_one_that_is_thrown_out_makes_room(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
