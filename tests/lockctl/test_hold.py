@@ -219,16 +219,6 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(served: House) -> None:
     os.close(terminal)
 
 
-@pytest.mark.slow
-def test_a_signal_while_it_waits_just_ends_it(served: House) -> None:
-    served.holds("engine-a")
-    waiting = served.hold("engine-b")
-    waiting.err.with_words("waiting:")
-    waiting.send(signal.SIGINT)
-    assert waiting.ends() == -signal.SIGINT
-    served.until(lambda status: not status.waiters, "its place in the queue is gone")
-
-
 # -- at any moment ----------------------------------------------------------------------------------------------------
 
 ROUNDS = 40
@@ -317,6 +307,41 @@ def test_while_it_waits_it_says_what_for(house: House) -> None:
 
 
 @pytest.mark.slow
+def test_a_wait_ends_with_a_signal_its_time_or_its_command_and_its_place_is_free(served: House) -> None:
+    ran = served.hold("engine-b", "--no-wait", command=("echo", "ran"))
+    assert (ran.ends(), ran.out.rest()) == (0, "ran")
+    served.holds("engine-a")
+
+    for words, why in (
+        (("--no-wait",), "engine-a holds the lock"),
+        (("--timeout-s", "3"), "not acquired within 3 s: engine-a holds the lock"),
+    ):
+        refused = served.hold("engine-b", *words, command=("echo", "ran"))
+        assert (refused.ends(), refused.out.rest()) == (75, "")
+        assert why in refused.err.rest().splitlines()[-1]
+        served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+    waiting = served.hold("engine-b")
+    waiting.err.with_words("waiting:")
+    waiting.send(signal.SIGINT)
+    assert waiting.ends() == -signal.SIGINT
+    served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+    waiting = served.hold("engine-b")
+    served.until(lambda status: bool(status.waiters), "engine-b waits")
+    guard = children(waiting.pid)[0]
+    until(lambda: bool(children(guard)), "the command is there")
+    os.kill(children(guard)[0], signal.SIGKILL)
+    waiting.err.with_words("killed while it waited")
+    assert waiting.ends() == 126
+    served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
 def test_quiet_says_nothing(served: House) -> None:
     first, command = served.holds("engine-a", "--quiet")
     second = served.hold("engine-b", "--quiet")
@@ -327,29 +352,10 @@ def test_quiet_says_nothing(served: House) -> None:
     assert (first.err.rest(), second.err.rest()) == ("", "")
 
 
-@pytest.mark.slow
-def test_the_time_to_wait_is_over_is_75_with_the_reason(served: House) -> None:
-    served.holds("engine-a")
-    waiting = served.hold("engine-b", "--timeout-s", "3", command=("echo", "ran"))
-    assert (waiting.ends(), waiting.out.rest()) == (75, "")
-    assert "not acquired within 3 s: engine-a holds the lock" in waiting.err.rest().splitlines()[-1]
-    served.until(lambda status: not status.waiters, "its place in the queue is gone")
-
-
 def test_without_a_server_the_time_to_wait_ends_too(house: House) -> None:
     waiting = house.hold("engine-b", "--timeout-s", "0.2", command=("true",))
     assert waiting.ends() == 75
     assert "not acquired within 0.2 s: no lock server" in waiting.err.rest()
-
-
-@pytest.mark.slow
-def test_no_wait_is_75_at_once_if_it_isnt_free_and_runs_if_it_is(served: House) -> None:
-    ran = served.hold("engine-b", "--no-wait", command=("echo", "ran"))
-    assert (ran.ends(), ran.out.rest()) == (0, "ran")
-    served.holds("engine-a")
-    refused = served.hold("engine-b", "--no-wait", command=("echo", "ran"))
-    assert (refused.ends(), refused.out.rest()) == (75, "")
-    assert "engine-a holds the lock" in refused.err.rest()
 
 
 def test_no_wait_without_a_server_is_69(house: House) -> None:
@@ -396,21 +402,3 @@ def test_memory_that_a_process_has_is_waited_for_and_named(house: House, devices
     stranger.kill()
     waiting.out.with_words("started")
     assert house.status().memory == "verified"
-
-
-@pytest.mark.slow
-def test_a_command_that_is_killed_while_it_waits_ends_the_wait(served: House) -> None:
-    first, _ = served.holds("engine-a")
-    second = served.hold("engine-b")
-    served.until(lambda status: bool(status.waiters), "engine-b waits")
-    guard = children(second.pid)[0]
-    until(lambda: bool(children(guard)), "the command is there")
-    os.kill(children(guard)[0], signal.SIGKILL)
-    assert "killed while it waited" in second.err.with_words("killed while it waited")
-    assert second.ends() == 126
-    served.until(lambda status: not status.waiters, "its place in the queue is free")
-    first.kill()
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
