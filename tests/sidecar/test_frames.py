@@ -25,6 +25,24 @@ def descriptors() -> Iterator[None]:
         yield
 
 
+def so_many(count: int, ours: Channel, theirs: Channel) -> list[Received]:
+    """What was sent, once there are so many."""
+    got: list[Received] = []
+    while len(got) < count:
+        ours.flush()
+        got += theirs.receive()
+    return got
+
+
+def filled(ours: Channel, message: Message) -> int:
+    """How many it took until something waits for the socket."""
+    count = 0
+    while not ours.wants_write:
+        ours.send(message)
+        count += 1
+    return count
+
+
 def test_what_is_sent_is_received() -> None:
     ours, theirs = pair()
     ours.send(Hello(name="a", number=7))
@@ -44,12 +62,9 @@ messages = st.one_of(
 def test_every_message_arrives_in_order_with_its_own_descriptors(sent: list[tuple[Message, int]]) -> None:
     with tidy(), pipes(5) as files:
         ours, theirs = pair()
-        got: list[Received] = []
         for message, count in sent:
             ours.send(message, files[:count])
-        while len(got) < len(sent):
-            ours.flush()
-            got += theirs.receive()
+        got = so_many(len(sent), ours, theirs)
         for (message, count), received in zip(sent, got, strict=True):
             assert received.message == msgspec.structs.replace(message, fds=count)
             assert len(received.descriptors) == count
@@ -106,18 +121,12 @@ def test_as_many_descriptors_as_the_kernel_takes_go_with_one_message() -> None:
 def test_the_sender_may_close_its_descriptors_while_the_message_still_waits_for_the_socket() -> None:
     ours, theirs = pair()
     filler = Blob(data=bytes(100_000))
-    sent = 0
-    while not ours.wants_write:
-        ours.send(filler)
-        sent += 1
+    sent = filled(ours, filler)
     with pipes(2) as files:
         kept = [os.dup(fd) for fd in files]
         ours.send(Hello(name="after"), kept)
         close_all(kept)
-        got: list[Received] = []
-        while len(got) < sent + 1:
-            ours.flush()
-            got += theirs.receive()
+        got = so_many(sent + 1, ours, theirs)
         assert got[-1].message == Hello(name="after", fds=2)
         assert all(map(same_file, got[-1].descriptors, files))
         close_all(got[-1].descriptors)
@@ -127,18 +136,12 @@ def test_the_sender_may_close_its_descriptors_while_the_message_still_waits_for_
 @pytest.mark.parametrize("full", [False, True], ids=["empty socket", "full socket"])
 def test_a_frame_larger_than_the_socket_s_buffer_arrives_whole_with_its_descriptors(full: bool) -> None:
     ours, theirs = pair()
-    fillers = 0
-    while full and not ours.wants_write:
-        ours.send(Blob(data=b"x"))
-        fillers += 1
+    fillers = filled(ours, Blob(data=b"x")) if full else 0
     large = Blob(data=os.urandom(1_000_000))
     with pipes(1) as files:
         ours.send(large, files)
         assert ours.wants_write is full, "aside, its body takes no room in the socket"
-        got: list[Received] = []
-        while len(got) < fillers + 1:
-            ours.flush()
-            got += theirs.receive()
+        got = so_many(fillers + 1, ours, theirs)
         assert got[-1].message == msgspec.structs.replace(large, fds=1)
         assert same_file(got[-1].descriptors[0], files[0])
         close_all(got[-1].descriptors)
@@ -153,10 +156,7 @@ def test_at_most_one_body_is_aside_and_unread() -> None:
     assert not ours.wants_write
     ours.send(large)
     assert ours.wants_write, "the second one goes through the socket"
-    got: list[Received] = []
-    while len(got) < 2:
-        got += theirs.receive()
-        ours.flush()
+    got = so_many(2, ours, theirs)
     ours.send(large)
     assert not ours.wants_write
     assert [received.message for received in (*got, *theirs.receive())] == [large] * 3
@@ -170,9 +170,7 @@ def test_a_message_never_overtakes_what_still_waits_for_the_socket() -> None:
         sent += 1
     got = theirs.receive()  # makes room in the socket
     ours.send(Hello(name="last", number=sent))
-    while len(got) < sent + 1:
-        ours.flush()
-        got += theirs.receive()
+    got += so_many(sent + 1 - len(got), ours, theirs)
     assert [received.message for received in got if isinstance(received.message, Hello)] == [
         Hello(name="last" if number == sent else "x" * 60_000, number=number) for number in range(sent + 1)
     ]
@@ -181,18 +179,12 @@ def test_a_message_never_overtakes_what_still_waits_for_the_socket() -> None:
 def test_when_descriptors_cant_be_kept_nothing_of_the_message_is() -> None:
     ours, theirs = pair()
     with pipes(3) as files:
-        sent = 0
-        while not ours.wants_write:
-            ours.send(Blob(data=bytes(60_000)))
-            sent += 1
+        sent = filled(ours, Blob(data=bytes(60_000)))
         with descriptors_left(1), pytest.raises(OSError) as caught:
             ours.send(Hello(name="lost"), files)
         assert caught.value.errno == errno.EMFILE
         ours.send(Hello(name="kept"))
-        got: list[Received] = []
-        while len(got) < sent + 1:
-            ours.flush()
-            got += theirs.receive()
+        got = so_many(sent + 1, ours, theirs)
         assert got[-1] == Received(Hello(name="kept"), ())
 
 
@@ -284,8 +276,7 @@ def test_close_may_be_called_twice_and_closes_what_was_never_handed_out() -> Non
 
 def test_a_poller_learns_that_the_backlog_can_be_written() -> None:
     ours, theirs = pair()
-    while not ours.wants_write:
-        ours.send(Blob(data=bytes(100_000)))
+    filled(ours, Blob(data=bytes(100_000)))
     poll = select.poll()
     poll.register(ours.fileno(), select.POLLOUT)
     assert poll.poll(0) == []
