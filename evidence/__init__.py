@@ -41,6 +41,5 @@ with callers and pidfds, and where it keeps a record `shell/record_shell.py`; `s
 there are.
 
 For a process of a tree, towards any such server: `rules/standing.py`, whose rules have a C, with the words in
-`rules/client_events.py`; its shell is `shell/session.py`: the life lock, the way to the server, the copies kept. A
-server and a client that have nothing else: `tests/evidence/cloakroom.py`.
+`rules/client_events.py`; its shell is `shell/session.py`: the life lock, the way to the server, the copies kept.
 """

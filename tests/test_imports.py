@@ -319,11 +319,6 @@ def test_each_package_is_used_by_those_that_may_use_it() -> None:
     assert may <= used, "take out of MAY_USE or OUTBUILDINGS what isn't used"
 
 
-def test_a_server_and_its_client_can_stand_on_evidence_alone() -> None:
-    name = "tests.evidence.cloakroom"
-    assert {found.split(".")[0] for found in imports(BESIDE[name], name)} & OURS == {"evidence", GROUND_FLOOR}
-
-
 def test_what_is_listed_here_is_there_and_each_package_has_its_rooms() -> None:
     listed = WITHOUT_RULES | PURE_AT_THE_TOP | PURE_GROUND | PUBLIC
     assert {name for name in listed if not any(within(there, {name}) for there in HOUSE)} == set()

@@ -6,14 +6,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from evidence.shell.lifefiles import life_files
+from lockserver.cli import lockctl
 from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import GUARD, LIFE, SOCKET
 from sidecar.kernel.lifelock import LifeLock
-from tests.support.processes import Program, run_to_end
+from tests.support.processes import Program
 from tests.support.waiting import DEADLINE_S, until
 
 LOCKCTL = (sys.executable, "-m", "lockserver.cli.lockctl")
@@ -67,9 +70,15 @@ class House:
         """Starts it."""
         return self.run(*LOCKCTL, "--run-dir", str(self.run_dir), *words, environment=environment)
 
-    def ask(self, *words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-        """Runs it to its end: exit code, standard output, standard error."""
-        return run_to_end(*LOCKCTL, "--run-dir", str(self.run_dir), *words, environment=environment)
+    def ask(self, *words: str) -> tuple[int, str, str]:
+        """Runs it to its end, in this process: exit code, standard output, standard error."""
+        out, err = StringIO(), StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code: Any = lockctl.main(["--run-dir", str(self.run_dir), *words])
+            except SystemExit as end:
+                code = end.code
+        return code, out.getvalue(), err.getvalue()
 
     def hold(self, engine_id: str, *words: str, command: tuple[str, ...] = STAY) -> Program:
         """Starts `lockctl hold`."""

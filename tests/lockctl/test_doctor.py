@@ -42,9 +42,11 @@ def about(checks: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
+def test_a_healthy_house_is_0_and_every_check_is_named_and_so_are_waiters_and_strangers(house: House) -> None:
     house.serve()
     house.holds("engine-a")
+    house.hold("engine-b")
+    house.until(lambda status: bool(status.waiters), "engine-b waits")
     code, checks = checked(house)
     names = {check["check"] for check in checks}
     wanted = "kernel pidfds seccomp identity descriptors inotify clock GPUs directory filesystem space server"
@@ -56,6 +58,13 @@ def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
     code, out, _ = house.ask("doctor")
     assert code == 0
     assert " 0 FAIL" in out.splitlines()[-1]
+    with LifeLock.create(house.run_dir / LIFE, "stranger.0123456789abcdef"):
+        _, checks = checked(house)
+    found = {check["found"].split(".")[0]: check for check in about(checks, "life lock")}
+    assert found["engine-b"]["level"] == "ok"
+    assert found["stranger"]["level"] == "warn"
+    assert "the server doesn't know it" in found["stranger"]["found"]
+    assert str(os.getpid()) in found["stranger"]["found"]
 
 
 @pytest.mark.slow
@@ -108,21 +117,6 @@ def test_it_names_a_process_of_the_holder_that_is_stopped(house: House) -> None:
         assert found["do"].startswith(f"kill -CONT {stopped}")
     finally:
         os.kill(stopped, signal.SIGCONT)
-
-
-@pytest.mark.slow
-def test_it_names_waiters_and_strangers_too(house: House) -> None:
-    house.serve()
-    house.holds("engine-a")
-    house.hold("engine-b")
-    house.until(lambda status: bool(status.waiters), "engine-b waits")
-    with LifeLock.create(house.run_dir / LIFE, "stranger.0123456789abcdef"):
-        _, checks = checked(house)
-    found = {check["found"].split(".")[0]: check for check in about(checks, "life lock")}
-    assert found["engine-b"]["level"] == "ok"
-    assert found["stranger"]["level"] == "warn"
-    assert "the server doesn't know it" in found["stranger"]["found"]
-    assert str(os.getpid()) in found["stranger"]["found"]
 
 
 def test_it_finds_what_was_left_lying_about(house: House) -> None:
@@ -211,20 +205,16 @@ def findings(house: House, name: str) -> list[Finding]:
     return [finding for finding in doctor.examine(house.run_dir, TIMEOUT_S) if finding.check == name]
 
 
-def test_an_older_kernel_is_told_and_is_no_failure(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.serve()
-    monkeypatch.setattr(peers, "SO_PEERPIDFD", 9999)
-    monkeypatch.setattr(peers, "_pidfs_device", lambda: None)
-    assert [finding.level for finding in findings(house, "pidfds")] == [Level.WARN]
-    assert [finding.level for finding in findings(house, "identity")] == [Level.WARN]
-
-
-def test_no_pidfds_at_all_fail(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.serve()
-
+def test_an_older_kernel_is_told_and_is_no_failure_but_one_without_pidfds_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused() -> int:
         raise PermissionError(1, "Operation not permitted")
 
+    monkeypatch.setattr(peers, "SO_PEERPIDFD", 9999)
+    monkeypatch.setattr(peers, "_pidfs_device", lambda: None)
+    for check in ("pidfds", "identity"):
+        assert [finding.level for finding in findings(house, check)] == [Level.WARN]
     monkeypatch.setattr(peers, "own_pidfd", refused)
     assert [finding.level for finding in findings(house, "pidfds")] == [Level.FAIL]
 

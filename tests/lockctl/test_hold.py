@@ -53,11 +53,6 @@ def test_the_command_runs_under_the_lock_and_its_exit_code_is_passed_on(served: 
     served.until(lambda status: status.state == "FREE", "released by its end")
 
 
-def test_a_command_that_a_signal_ends_is_128_and_the_signal(served: House) -> None:
-    assert served.hold("engine-a", command=("sh", "-c", "kill -KILL $$")).ends() == 128 + 9
-    assert served.hold("engine-a", command=("sh", "-c", "kill -TERM $$")).ends() == 128 + 15
-
-
 def test_what_cant_be_run_is_told_before_the_lock_is_asked_for(house: House, tmp_path: Path) -> None:
     """There isn't even a server."""
     plain = tmp_path / "plain"
@@ -73,26 +68,30 @@ def test_what_cant_be_run_is_told_before_the_lock_is_asked_for(house: House, tmp
         assert words in program.err.rest()
 
 
-def test_what_exec_says_no_to_is_126_and_the_lock_is_free_again(served: House, tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text("#!/no/such/interpreter\n")
-    script.chmod(0o755)
-    program = served.hold("engine-a", command=(str(script),))
-    assert program.ends() == 126
-    program.err.with_words("the interpreter that it names isn't there")
-    served.until(lambda status: status.state == "FREE", "released")
+SAYS_ITS_SETTINGS = (
+    "import resource, signal; "
+    "print(resource.getrlimit(resource.RLIMIT_CORE)[0] <= 1, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+)
 
 
-def test_a_script_without_an_interpreter_is_run_by_the_shell(served: House, tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text("echo by the shell: $1; exit 3\n")
-    script.chmod(0o755)
-    program = served.hold("engine-a", command=(str(script), "word"))
-    assert program.out.next() == "by the shell: word"
-    assert program.ends() == 3
+def test_one_command_after_the_other_has_the_lock_and_its_end_is_told(served: House, tmp_path: Path) -> None:
+    for name, lines in (("by-none", "#!/no/such/interpreter\n"), ("by-the-shell", "echo by the shell: $1; exit 3\n")):
+        (tmp_path / name).write_text(lines)
+        (tmp_path / name).chmod(0o755)
+    for command, code, out, err in (
+        (("sh", "-c", "kill -KILL $$"), 128 + 9, "", ""),
+        (("sh", "-c", "kill -TERM $$"), 128 + 15, "", ""),
+        ((str(tmp_path / "by-none"),), 126, "", "the interpreter that it names isn't there"),
+        ((str(tmp_path / "by-the-shell"), "word"), 3, "by the shell: word", ""),
+        ((sys.executable, "-c", SAYS_ITS_SETTINGS), 0, "True []", ""),
+    ):
+        program = served.hold("engine-a", command=command)
+        assert (program.ends(), program.out.rest()) == (code, out), command
+        assert err in program.err.rest(), command
+    ignored = served.hold("engine-b", command=("grep", "SigIgn", "/proc/self/status"))
+    assert int(ignored.out.next().split()[1], 16) & (1 << signal.SIGPIPE - 1) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -116,43 +115,17 @@ def test_wrong_usage_is_64(house: House, words: tuple[str, ...]) -> None:
     assert "lockctl hold --help" in err
 
 
-@pytest.mark.slow
-def test_the_command_writes_no_core_dump_and_has_the_signals_that_it_would_have_had(served: House) -> None:
-    script = (
-        "import resource, signal; "
-        "print(resource.getrlimit(resource.RLIMIT_CORE)[0] <= 1, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
-    )
-    program = served.hold("engine-a", command=(sys.executable, "-c", script))
-    assert program.out.next() == "True []"
-    ignored = served.hold("engine-b", command=("grep", "SigIgn", "/proc/self/status"))
-    assert int(ignored.out.next().split()[1], 16) & (1 << signal.SIGPIPE - 1) == 0
-
-
 # -- ends -------------------------------------------------------------------------------------------------------------
-
-
-def test_kill_9_of_lockctl_kills_the_command(served: House) -> None:
-    holder, command = served.holds("engine-a")
-    holder.kill()
-    until(lambda: gone(command), "the command dies")
-    served.until(lambda status: status.state == "FREE", "released")
 
 
 def test_the_command_dies_with_lockctl_even_where_no_server_could_kill_it(served: House) -> None:
     holder, command = served.holds("engine-a")
-    os.kill(served.status().server_pid, signal.SIGSTOP)
+    server = served.status().server_pid
+    os.kill(server, signal.SIGSTOP)
     holder.kill()
     until(lambda: gone(command), "the command dies")
-
-
-def test_the_commands_end_releases_the_lock_to_the_next(served: House) -> None:
-    first, command = served.holds("engine-a")
-    second = served.hold("engine-b")
-    second.err.with_words("waiting: engine-a holds the lock")
-    assert not second.out.said
-    signal.pidfd_send_signal(command, signal.SIGKILL)
-    second.out.with_words("started")
-    assert first.ends() == 128 + 9
+    os.kill(server, signal.SIGCONT)
+    served.until(lambda status: status.state == "FREE", "released")
 
 
 LEAVES_CHILDREN = """
@@ -210,23 +183,6 @@ def test_a_lost_lock_kills_the_command(house: House) -> None:
     holder.err.with_words("lock lost: the lock server is away, and would soon presume us dead; the command is killed")
 
 
-def test_a_server_that_dies_costs_the_command_nothing(served: House) -> None:
-    before = served.status()
-    holder, command = served.holds("engine-a")
-    held = served.status()
-    assert before.server_pid == held.server_pid
-    os.kill(held.server_pid, signal.SIGKILL)
-    served.serve()
-    after = served.until(lambda status: status.state == "HELD", "it is back")
-    assert after.holder is not None and held.holder is not None
-    assert (after.holder.pid, after.holder.token) == (holder.pid, held.holder.token)
-    assert not gone(command)
-    second = served.hold("engine-b")
-    second.err.with_words("waiting: engine-a holds the lock")
-    holder.kill()
-    second.out.with_words("started")
-
-
 def test_signals_are_passed_on(served: House) -> None:
     holder = served.hold("engine-a", command=(sys.executable, "-c", SAYS_SIGNALS))
     holder.out.with_words("started")
@@ -261,16 +217,6 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(served: House) -> None:
     lines.with_words(f"and then {signal.SIGUSR1:d}")  # lockctl takes SIGINT first, since its number is lower
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
-
-
-@pytest.mark.slow
-def test_a_signal_while_it_waits_just_ends_it(served: House) -> None:
-    served.holds("engine-a")
-    waiting = served.hold("engine-b")
-    waiting.err.with_words("waiting:")
-    waiting.send(signal.SIGINT)
-    assert waiting.ends() == -signal.SIGINT
-    served.until(lambda status: not status.waiters, "its place in the queue is gone")
 
 
 # -- at any moment ----------------------------------------------------------------------------------------------------
@@ -361,6 +307,41 @@ def test_while_it_waits_it_says_what_for(house: House) -> None:
 
 
 @pytest.mark.slow
+def test_a_wait_ends_with_a_signal_its_time_or_its_command_and_its_place_is_free(served: House) -> None:
+    ran = served.hold("engine-b", "--no-wait", command=("echo", "ran"))
+    assert (ran.ends(), ran.out.rest()) == (0, "ran")
+    served.holds("engine-a")
+
+    for words, why in (
+        (("--no-wait",), "engine-a holds the lock"),
+        (("--timeout-s", "3"), "not acquired within 3 s: engine-a holds the lock"),
+    ):
+        refused = served.hold("engine-b", *words, command=("echo", "ran"))
+        assert (refused.ends(), refused.out.rest()) == (75, "")
+        assert why in refused.err.rest().splitlines()[-1]
+        served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+    waiting = served.hold("engine-b")
+    waiting.err.with_words("waiting:")
+    waiting.send(signal.SIGINT)
+    assert waiting.ends() == -signal.SIGINT
+    served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+    waiting = served.hold("engine-b")
+    served.until(lambda status: bool(status.waiters), "engine-b waits")
+    guard = children(waiting.pid)[0]
+    until(lambda: bool(children(guard)), "the command is there")
+    os.kill(children(guard)[0], signal.SIGKILL)
+    waiting.err.with_words("killed while it waited")
+    assert waiting.ends() == 126
+    served.until(lambda status: not status.waiters, "its place in the queue is free")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
 def test_quiet_says_nothing(served: House) -> None:
     first, command = served.holds("engine-a", "--quiet")
     second = served.hold("engine-b", "--quiet")
@@ -371,35 +352,16 @@ def test_quiet_says_nothing(served: House) -> None:
     assert (first.err.rest(), second.err.rest()) == ("", "")
 
 
-@pytest.mark.slow
-def test_the_time_to_wait_is_over_is_75_with_the_reason(served: House) -> None:
-    served.holds("engine-a")
-    code, out, err = served.ask("hold", "--engine-id", "engine-b", "--timeout-s", "3", "--", "echo", "ran")
-    assert (code, out) == (75, "")
-    assert "not acquired within 3 s: engine-a holds the lock" in err.splitlines()[-1]
-    served.until(lambda status: not status.waiters, "its place in the queue is gone")
-
-
 def test_without_a_server_the_time_to_wait_ends_too(house: House) -> None:
-    code, _, err = house.ask("hold", "--engine-id", "engine-b", "--timeout-s", "0.2", "--", "true")
-    assert code == 75
-    assert "not acquired within 0.2 s: no lock server" in err
-
-
-@pytest.mark.slow
-def test_no_wait_is_75_at_once_if_it_isnt_free_and_runs_if_it_is(served: House) -> None:
-    ran = served.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "echo", "ran")
-    assert ran[:2] == (0, "ran\n")
-    served.holds("engine-a")
-    code, out, err = served.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "echo", "ran")
-    assert (code, out) == (75, "")
-    assert "engine-a holds the lock" in err
+    waiting = house.hold("engine-b", "--timeout-s", "0.2", command=("true",))
+    assert waiting.ends() == 75
+    assert "not acquired within 0.2 s: no lock server" in waiting.err.rest()
 
 
 def test_no_wait_without_a_server_is_69(house: House) -> None:
-    code, _, err = house.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "true")
-    assert code == 69
-    assert f"no lock server at {house.run_dir}" in err
+    refused = house.hold("engine-b", "--no-wait", command=("true",))
+    assert refused.ends() == 69
+    assert f"no lock server at {house.run_dir}" in refused.err.rest()
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -419,10 +381,10 @@ def devices(house: House) -> Path:
 @pytest.mark.slow
 def test_a_need_that_can_never_be_met_is_69(house: House, devices: Path) -> None:
     for need, words in (("host:0=65MiB", "and it has"), ("host:9=1MiB", "no device 'host:9' is known here")):
-        code, _, err = house.ask("hold", "--engine-id", "engine-a", "--needs", need, "--", "true")
-        assert code == 69
-        assert "refused: " in err
-        assert words in err
+        refused = house.hold("engine-a", "--needs", need, command=("true",))
+        assert refused.ends() == 69
+        said = refused.err.rest()
+        assert "refused: " in said and words in said
 
 
 @pytest.mark.slow
@@ -436,25 +398,7 @@ def test_memory_that_a_process_has_is_waited_for_and_named(house: House, devices
     stranger.out.with_words("has it")
     waiting = house.hold("engine-a", "--needs", "host:0=48MiB")
     waiting.err.with_words("memory: engine-a needs")
-    assert house.ask("hold", "--engine-id", "b", "--needs", "host:0=48MiB", "--no-wait", "--", "true")[0] == 75
+    assert house.hold("b", "--needs", "host:0=48MiB", "--no-wait", command=("true",)).ends() == 75
     stranger.kill()
     waiting.out.with_words("started")
     assert house.status().memory == "verified"
-
-
-@pytest.mark.slow
-def test_a_command_that_is_killed_while_it_waits_ends_the_wait(served: House) -> None:
-    first, _ = served.holds("engine-a")
-    second = served.hold("engine-b")
-    served.until(lambda status: bool(status.waiters), "engine-b waits")
-    guard = children(second.pid)[0]
-    until(lambda: bool(children(guard)), "the command is there")
-    os.kill(children(guard)[0], signal.SIGKILL)
-    assert "killed while it waited" in second.err.with_words("killed while it waited")
-    assert second.ends() == 126
-    served.until(lambda status: not status.waiters, "its place in the queue is free")
-    first.kill()
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -55,16 +55,6 @@ def awake(house: House, engine_id: str) -> Program:
     return engine(house, engine_id)
 
 
-def test_a_question_above_the_locks_is_told_where_they_are_and_not_to_start_another(many: Many) -> None:
-    above = House(many.directory.parent)
-    many.serve()
-    for name in ("chat", "code"):
-        many.lock(name).until(lambda status: status.state == "FREE", "it is there")
-    code, _, err = above.ask("status")
-    assert code == 2 and err.endswith(f"--run-dir {many.directory}/NAME is one's; there are chat, code\n")
-    assert "start one" not in err
-
-
 def removed(directory: Path) -> None:
     """In one step, as `failover models` does it: a server that sees the half of it says that it was replaced."""
     directory.rename(directory.parent.parent / f"{directory.name}.gone")
@@ -159,14 +149,17 @@ def test_it_serves_one_directory_or_many(words: tuple[str, ...]) -> None:
     assert code == 64 and "--run-dir" in err and "--locks" in err
 
 
-def test_a_scrape_tells_the_locks_apart(many: Many) -> None:
-    chat = many.lock("chat")
-    many.lock("code")
+def test_above_the_locks_a_question_is_told_where_they_are_and_a_scrape_tells_them_apart(many: Many) -> None:
+    chat, code = many.lock("chat"), many.lock("code")
     server = many.serve("--metrics", "127.0.0.1:0")
     awake(chat, "a")
+    code.until(lambda status: status.state == "FREE", "it is there")
+    exit_code, _, err = House(many.directory.parent).ask("status")
+    assert exit_code == 2 and err.endswith(f"--run-dir {many.directory}/NAME is one's; there are chat, code\n")
+    assert "start one" not in err
+
     address = _listening(server.pid)
-    samples = scrape(address)
-    held = {name: value for name, value in samples.items() if "state=HELD" in name}
+    held = {name: value for name, value in scrape(address).items() if "state=HELD" in name}
     assert held == {
         f"failover_lock_state{{run_dir={many.directory / name},state=HELD}}": value
         for name, value in (("chat", 1.0), ("code", 0.0))

@@ -76,7 +76,7 @@ def test_silence_is_an_error_of_its_own(house: House) -> None:
 def test_watch_forever_says_none_once_and_comes_back(house: House) -> None:
     seen = watch_forever(house.run_dir)
     assert next(seen) is None
-    for _ in range(3):
+    for _ in range(2):
         server = house.serve()
         for status in seen:
             assert status is not None, "None is said once"
@@ -100,7 +100,7 @@ def test_watch_forever_takes_a_silent_server_for_none_and_hears_it_later(house: 
 
 def test_one_that_asks_notices_a_server_that_is_stopped_while_nothing_changes(house: House) -> None:
     server = house.serve()
-    seen = watch_forever(house.run_dir, asks=True, idle_s=0.05)
+    seen = watch_forever(house.run_dir, timeout_s=1.0, asks=True, idle_s=0.05)
     assert [status is not None and status.server_pid for status in islice(seen, 5)] == [server.pid] * 5
     server.send(signal.SIGSTOP)
     assert None in seen

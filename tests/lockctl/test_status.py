@@ -3,12 +3,15 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from engine_shim.cli import failover
+from gms.cli import gmsctl
 from lockserver.cli import lockctl
 from tests.lockctl.programs import LOCKCTL, House
 from tests.support.children import Child
@@ -21,47 +24,41 @@ OURS += ["resting", "resting_why"]
 HOLDER = ["engine_id", "incarnation", "token", "granted_at", "pid", "members", "endpoint"]
 
 
-def test_without_a_server_it_is_2_and_no_state_that_could_be_taken_for_a_free_lock(house: House) -> None:
+def test_each_state_has_its_exit_code_and_no_server_is_no_free_lock(house: House) -> None:
     code, out, err = house.ask("status")
     assert (code, out) == (2, "")
     assert f"no lock server: there is no directory {house.run_dir}" in err
-    code, out, err = house.ask("status", "--json")
-    assert code == 2
-    assert set(json.loads(out)) == {"state", "error"}
-    assert json.loads(out)["state"] == "NO_SERVER"
-
-
-def test_a_killed_servers_socket_is_told_from_no_server(house: House) -> None:
-    house.serve().kill()
-    code, _, err = house.ask("status")
-    assert code == 2
-    assert "start it again by themselves; where neither does: lockserver --run-dir" in err
-
-
-def test_recovering_is_3(house: House) -> None:
-    house.serve(settle_s="3600")
     code, out, _ = house.ask("status", "--json")
-    assert code == 3
-    status = json.loads(out)
-    assert status["state"] == "RECOVERING"
-    assert status["fencing"]["waiting_for"]
+    assert (code, json.loads(out)["state"], set(json.loads(out))) == (2, "NO_SERVER", {"state", "error"})
+
+    server = house.serve(settle_s="3600")
+    code, out, _ = house.ask("status", "--json")
+    assert (code, json.loads(out)["state"]) == (3, "RECOVERING") and json.loads(out)["fencing"]["waiting_for"]
     code, out, _ = house.ask("status")
-    assert code == 3
-    assert out.startswith("RECOVERING  ")
-    assert "waits for\n  - " in out
+    assert code == 3 and out.startswith("RECOVERING  ") and "waits for\n  - " in out
 
+    server.kill()
+    code, _, err = house.ask("status")
+    assert code == 2 and "start it again by themselves; where neither does: lockserver --run-dir" in err
 
-def test_free_is_1_and_there_is_no_holder(house: House) -> None:
     house.serve()
     house.until(lambda status: status.state == "FREE", "free")
     code, out, _ = house.ask("status", "--json")
-    assert code == 1
     status = json.loads(out)
-    assert (status["state"], status["holder"], status["waiters"], status["fencing"]) == ("FREE", None, [], None)
+    assert (code, status["state"]) == (1, "FREE")
+    assert (status["holder"], status["waiters"], status["fencing"]) == (None, [], None)
     code, out, _ = house.ask("status")
-    assert code == 1
-    assert out.startswith("FREE  ")
-    assert "what to do\n  - no engine serves: start an engine" in out
+    assert code == 1 and out.startswith("FREE  ")
+
+
+def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_command_and_the_flag_counts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.serve(settle_s="3600")
+    monkeypatch.setenv("FAILOVER_RUN_DIR", str(house.run_dir))
+    assert lockctl.main(["status"]) == 3
+    monkeypatch.setenv("FAILOVER_RUN_DIR", "/nowhere")
+    assert lockctl.main(["status", "--run-dir", str(house.run_dir)]) == 3 == house.ask("status")[0]
 
 
 def test_held_is_0_with_exactly_the_fields_that_scripts_rely_on(house: House) -> None:
@@ -92,16 +89,6 @@ def test_held_is_0_with_exactly_the_fields_that_scripts_rely_on(house: House) ->
     assert "http://10.0.0.7:8000" in out
     assert f"process {waiter.pid}  needs 40 GiB of gpu0" in out
     assert "\x1b" not in out, "colours in what is no terminal"
-    assert house.ask("status", environment={"FAILOVER_RUN_DIR": "/nowhere"})[0] == 0, "the flag beats the environment"
-
-
-def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_command(house: House) -> None:
-    house.serve()
-    house.until(lambda status: status.state == "FREE", "free")
-    here = str(house.run_dir)
-    from_environment = house.run(*LOCKCTL, "status", environment={"FAILOVER_RUN_DIR": here})
-    from_behind = house.run(*LOCKCTL, "status", "--run-dir", here, environment={"FAILOVER_RUN_DIR": "/nowhere"})
-    assert (from_environment.ends(), from_behind.ends()) == (1, 1)
 
 
 def test_fencing_is_3_and_says_what_for_and_what_to_do(house: House) -> None:
@@ -165,13 +152,16 @@ def test_usage_errors_are_64_and_say_where_help_is(house: House) -> None:
         assert "--help" in err
 
 
-def test_a_socket_in_place_of_its_directory_is_named_as_one(house: House) -> None:
-    house.serve()
-    path = house.run_dir / "lock.sock"
-    for command in ("lockserver.cli.lockctl", "gms.cli.gmsctl", "engine_shim.cli.failover"):
-        words = [sys.executable, "-m", command, "--run-dir", str(path), "status"]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
-        assert done.returncode == 64 and f"'{path}' is a socket: give its directory" in done.stderr
+@pytest.mark.parametrize("command", [lockctl.main, gmsctl.main, failover.main], ids=["lockctl", "gmsctl", "failover"])
+def test_a_socket_in_place_of_its_directory_is_named_as_one(
+    command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lock.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+    with pytest.raises(SystemExit) as end:
+        command(["--run-dir", str(path), "status"])
+    assert end.value.code == 64 and f"'{path}' is a socket: give its directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "history", "switchover", "ping", "doctor", "hold"])

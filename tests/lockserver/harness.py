@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from evidence.rules.record import Member
 from lockserver.rules import events as e
@@ -21,11 +22,14 @@ from lockserver.rules import messages as m
 from lockserver.rules import record
 from lockserver.rules.lock import Phase
 from lockserver.rules.machine import Machine
-from lockserver.rules.messages import ACTIVE
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.record import Tenure
 
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0
 START_S = 0.05
+LONG_S = 45.0
+"""Longer than any period of the server."""
 BOOT = "boot-1"
 
 
@@ -35,6 +39,11 @@ class Kernel(Enum):
     PIDFS = "pidfds with inodes"
     SENT = "pidfds without"
     NONE = "no pidfds at all"
+
+
+every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
+with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
+older_kernels = pytest.mark.parametrize("kernel", [Kernel.SENT, Kernel.NONE], ids=lambda kernel: kernel.name)
 
 
 class Disk(Enum):
@@ -117,6 +126,14 @@ class Engine:
         self.harness.receive(self.conn, self.hello(**changed), (peer,), life_held=held)
         return self
 
+    def comes_back(self) -> None:
+        """As `client_machine.py` does it: the claim first, then the copies that it keeps, then its wish."""
+        self.register()
+        for keep, processes in list(self.copies.values()):
+            self.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
+        if not self.token:
+            self.acquire()
+
     def join(self, process: Process | None = None, *, number: int | None = None) -> Process:
         """Another process of the tree: its own if none is given (a new one)."""
         if process is None:
@@ -187,6 +204,22 @@ class Engine:
         asked = self.last(m.Prepare)
         assert asked is not None, f"{self.name} was not asked"
         self.says(m.Prepared(round=asked.round, ok=ok))
+
+    def wants_permit(self) -> "Engine":
+        self.says(m.Acquire(lock=INIT))
+        return self
+
+    @property
+    def has_permit(self) -> bool:
+        """It was told so, and the server says so."""
+        told = any(granted == m.Granted(lock=INIT, token=0) for granted in self.heard(m.Granted))
+        return told and self.harness.status.permits[INIT].holder == self.engine_id
+
+    @property
+    def welcomed_with(self) -> dict[str, int] | None:
+        """What it holds by the word of the newest welcome; None: there was none."""
+        welcome = self.last(m.Welcome)
+        return None if welcome is None else dict(welcome.holds)
 
     def heard(self, kind: type[M]) -> list[M]:
         return self.harness.heard(self.conn, kind)
@@ -293,6 +326,16 @@ class Harness:
     @property
     def record(self) -> record.Record | None:
         return record.decode(self.file) if self.file is not None else None
+
+    @property
+    def tenure(self) -> Tenure:
+        """What the disk says of the holder."""
+        assert self.record is not None and self.record.active is not None
+        return self.record.active
+
+    @property
+    def permit_waits_for(self) -> str:
+        return str(self.status.permits[INIT].waiting_for)
 
     @property
     def members_on_disk(self) -> list[Member]:

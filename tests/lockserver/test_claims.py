@@ -216,13 +216,6 @@ def entrance_with_holder(phase: Phase) -> Entrance:
     return entrance
 
 
-@pytest.mark.parametrize("phase", [Phase.IN_DOUBT, Phase.FENCING], ids=lambda phase: phase.value)
-def test_a_holder_that_is_back_holds_again(phase: Phase) -> None:
-    entrance = entrance_with_holder(phase)
-    who = let_in(entrance.register(active=7)).who
-    assert entrance.active.held_by(who) and entrance.active.token == 7 and entrance.noted("back")
-
-
 def test_a_holder_that_never_heard_of_its_grant_claims_nothing_and_holds_nothing() -> None:
     entrance = entrance_with_holder(Phase.IN_DOUBT)
     let_in(entrance.register())
@@ -339,12 +332,6 @@ def test_a_holder_that_cannot_talk_is_watched_and_not_believed_gone() -> None:
     assert why(entrance.register("b", peer(2), active=8, newest=7)) == "a was granted the lock with token 7"
     killed(holder)
     assert entrance.active.held_by(let_in(entrance.register("c", peer(3), active=8, newest=7)).who)
-
-
-def test_a_server_without_a_file_believes_it() -> None:
-    entrance = Entrance()
-    assert keeps(entrance, active=7)
-    assert entrance.active.unnamed and entrance.active.token == 7 and entrance.active.broken_rule() == ""
 
 
 def test_who_cannot_talk_and_holds_nothing_is_not_kept() -> None:

@@ -2,7 +2,7 @@
 a number."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -164,12 +164,10 @@ def test_the_lock_is_got_with_a_welcome_that_says_so(client: Client) -> None:
     assert not any(isinstance(message, m.Acquire) for message in client.said)
 
 
-def test_a_grant_that_was_not_wanted_is_not_taken(client: Client) -> None:
-    assert not client.come_in().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
-
-
-def test_a_grant_is_got_once(client: Client) -> None:
-    assert not client.holder().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
+def test_a_grant_that_was_not_wanted_is_not_taken_and_one_that_was_is_got_once(client: Client) -> None:
+    granted = m.Granted(lock=ACTIVE, token=7)
+    assert not client.come_in().hear(granted).of(c.Got)
+    assert client.tell(c.Want(ACTIVE)).hear(granted).of(c.Got) and not client.hear(granted).of(c.Got)
 
 
 # -- rule 2: back with everything ----------------------------------------------------------------------------------
@@ -249,8 +247,7 @@ def test_one_that_is_in_only_looks_where_its_path_leads(client: Client) -> None:
 
 
 def test_a_member_that_is_in_sleeps() -> None:
-    client = Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=2)
-    assert client.machine.deadline == math.inf
+    assert a_member().machine.deadline == math.inf
 
 
 def test_an_address_said_while_the_server_is_away_is_told_when_it_is_back(client: Client) -> None:
@@ -450,8 +447,17 @@ def test_another_version_is_waited_for_also_by_one_that_was_never_welcomed(clien
 # -- rule 5: told, it ends -----------------------------------------------------------------------------------------
 
 
-def test_a_holder_that_is_refused_ends_at_once(client: Client) -> None:
-    client.holder().away()
+def a_member() -> Client:
+    return Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=2)
+
+
+@pytest.mark.parametrize(
+    "comes",
+    [lambda: Client().holder(), lambda: Client().come_in().tell(c.Want(ACTIVE)), a_member],
+    ids=["a holder", "a waiter: its end was proven, so its children may have been killed", "a member"],
+)
+def test_one_that_is_refused_when_it_comes_back_ends_at_once(comes: Callable[[], Client]) -> None:
+    client = comes().away()
     client.until_it_knocks()
     client.tell(c.Connected((1, 2))).hear(m.Refused(why="b was granted the lock"))
     assert client.of(c.Lost) == [c.Lost("b was granted the lock")] and not client.machine.holds
@@ -462,25 +468,12 @@ def test_a_holder_of_whom_the_new_server_knows_nothing_ends_at_once(client: Clie
     assert client.of(c.Lost) and not client.of(c.Joined)
 
 
-def test_a_member_that_is_refused_when_it_comes_back_ends() -> None:
-    client = Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=2).away()
-    client.until_it_knocks()
-    assert client.tell(c.Connected((1, 2))).hear(m.Refused(why="a is being fenced")).of(c.Lost)
-
-
 def test_one_that_is_refused_the_first_time_is_told_no_and_does_not_knock_again() -> None:
     for main in (True, False):
         client = Client(main=main).tell(c.Tick()).tell(c.Connected((1, 2))).hear(m.Refused(why="no"))
         assert client.of(c.No) == [c.No("no")] and not client.lost
         client.away()
         assert not client.effects
-
-
-def test_a_waiter_that_is_refused_when_it_comes_back_ends(client: Client) -> None:
-    """Its end was proven, so its children may have been killed."""
-    client.come_in().tell(c.Want(ACTIVE)).away()
-    client.until_it_knocks()
-    assert client.tell(c.Connected((1, 2))).hear(m.Refused(why="gone")).of(c.Lost)
 
 
 def test_a_wish_that_is_refused_is_no_end(client: Client) -> None:
@@ -728,11 +721,7 @@ def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_is_held(client
     assert client.tell(c.Withdraw(ACTIVE)).of(c.Got) and not client.lost and not client.of(c.Without)
 
 
-def test_the_names_that_come_with_a_grant_are_kept(client: Client) -> None:
-    client.come_in().tell(c.Want(ACTIVE))
+def test_the_names_that_come_with_a_grant_are_kept_and_the_permit_brings_none(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Want(INIT))
     assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.KeepNames)
-
-
-def test_the_permit_brings_no_names(client: Client) -> None:
-    client.come_in().tell(c.Want(INIT))
     assert not client.hear(m.Granted(lock=INIT, token=0)).of(c.KeepNames)

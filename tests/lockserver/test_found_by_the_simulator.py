@@ -71,7 +71,7 @@ def test_what_a_waiter_tells_of_a_newer_holder_is_written_at_once() -> None:
     harness = after_a_free_lock()
     a, b = harness.engine("a"), harness.engine("b").register()
     b.says(m.HandBack(mark=12, tree=a.name, numbers=[]))
-    assert harness.record is not None and harness.record.active is not None and harness.record.active.token == 12
+    assert harness.tenure.token == 12
     b.says(m.HandBack(mark=12, tree=a.name, numbers=[]))
     assert not [effect for effect in harness.effects if isinstance(effect, e.Persist)], "and once"
 
@@ -130,13 +130,12 @@ def test_a_new_server_looks_who_may_have_the_permit() -> None:
     holder = harness.holder()
     holder.says(m.Serving(url="http://a"))
     older, first = harness.file, harness.engine("b").register()
-    first.says(m.Acquire(lock=INIT))
+    first.wants_permit()
     assert first.heard(m.Granted)
     harness.crash().file = older
     harness.start()
     holder.register().says(m.Serving(url="http://a"))
-    second = harness.engine("c").register()
-    second.says(m.Acquire(lock=INIT))
+    second = harness.engine("c").register().wants_permit()
     assert not second.heard(m.Granted) and "may come back" in str(harness.status)
     first.register(claims={INIT: 0})
     harness.advance(60)
@@ -154,8 +153,7 @@ def test_a_process_that_does_not_come_keeps_the_permit_from_no_engine_after_the_
     harness.restart()
     holder.register().says(m.Serving(url="http://a"))
     harness.engines[-1].join(orphan)
-    second = harness.engine("c").register()
-    second.says(m.Acquire(lock=INIT))
+    second = harness.engine("c").register().wants_permit()
     harness.advance(harness.machine.config.window_s / 2)
     assert not second.heard(m.Granted)
     harness.advance(harness.machine.config.window_s)

@@ -25,46 +25,16 @@ ACQUIRE: dict[str, Any] = {"type": "Acquire"}
 
 PATHS = ["..", ".", "../x", "a/b", "/etc/passwd", "a/../../b", "a\0b", "a\\b/c", "./a", "~/a", "a/", ""]
 BAD_ENGINE_IDS = [
-    *PATHS,
-    ".hidden",
-    "-rf",
-    "_x",
-    "a b",
-    "a\n",
-    "a\nb",
-    "ä",
-    "a" * 65,
-    "a;b",
-    "a*",
-    "a\u202eb",
-    7,
-    None,
-    ["a"],
+    *(*PATHS, ".hidden", "-rf", "_x", "a b", "a\n", "a\nb", "ä", "a" * 65, "a;b", "a*", "a\u202eb"),
+    *(7, None, ["a"]),
 ]
 BAD_INCARNATIONS = [
-    *PATHS,
-    "0123abc",
-    "0" * 33,
-    "0123ABCD",
-    "0123abcg",
-    "0123abcd\n",
-    " 0123abcd",
-    "../../..",
-    12345678,
-    None,
+    *(*PATHS, "0123abc", "0" * 33, "0123ABCD", "0123abcg", "0123abcd\n", " 0123abcd", "../../.."),
+    *(12345678, None),
 ]
 BAD_TREES = [
-    *PATHS,
-    "engine-a",
-    "engine-a.",
-    ".0123abcd",
-    "../engine-a.0123abcd",
-    "engine-a/../x.0123abcd",
-    "engine-a.0123abcd/..",
-    "engine-a.0123abcd\n",
-    "engine-a.0123ABCD",
-    "a" * 65 + ".0123abcd",
-    7,
+    *(*PATHS, "engine-a", "engine-a.", ".0123abcd", "../engine-a.0123abcd", "engine-a/../x.0123abcd"),
+    *("engine-a.0123abcd/..", "engine-a.0123abcd\n", "engine-a.0123ABCD", "a" * 65 + ".0123abcd", 7),
 ]
 GOOD_ENGINE_IDS = ["a", "0", "engine-a", "A.b_c-9", "a" * 64, "a..b", "vllm-0.example.com"]
 
@@ -104,7 +74,10 @@ def test_good_names_are_taken(engine_id: str) -> None:
     assert isinstance(said({**HAND_BACK, "tree": f"{engine_id}.0123abcd"}), m.HandBack)
 
 
-@given(engine_id=st.text(max_size=70), incarnation=st.text(max_size=40))
+characters = "aZ0._-/ \n\0\u00e4f"
+
+
+@given(engine_id=st.text(characters, max_size=4), incarnation=st.text("0fg/\n", min_size=7, max_size=10))
 def test_whatever_is_taken_names_a_file_in_its_directory_and_no_other(engine_id: str, incarnation: str) -> None:
     try:
         message = said({**REGISTER, "engine_id": engine_id, "incarnation": incarnation})

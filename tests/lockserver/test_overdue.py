@@ -1,6 +1,5 @@
 """A holder that isn't proven gone within the window: one alarm, with who lives and why, until the proof is there."""
 
-from lockserver.rules import messages as m
 from tests.lockserver.harness import Harness, Process
 from tests.lockserver.test_rules import settled
 
@@ -74,8 +73,7 @@ def test_after_a_restart_the_time_counts_from_when_the_holder_could_have_been_ba
 
 def test_a_permit_that_is_stuck_is_one_too() -> None:
     harness = settled(window_s=WINDOW_S)
-    a = harness.engine("a").register()
-    a.says(m.Acquire(lock="init"))
+    a = harness.engine("a").register().wants_permit()
     worker = a.join()
     harness.unkillable.add(worker)
     harness.kill(a.main)

@@ -24,7 +24,7 @@ from tests.lockserver.harness import BOOT, Disk, Engine, Harness, Kernel, Proces
 from tests.lockserver.test_client_machine import Client, where
 
 MODEST = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

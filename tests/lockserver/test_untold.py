@@ -10,7 +10,7 @@ from evidence.rules.record import Processes
 from lockserver.rules import events as e
 from lockserver.rules import messages as m
 from lockserver.rules.record import Record, encode
-from tests.lockserver.harness import BOOT, Engine, Harness, Kernel
+from tests.lockserver.harness import BOOT, Harness, Kernel, every_kernel
 
 SETTLE_S = 2.0
 MEMORY = {"GPU": (80, 80)}
@@ -19,14 +19,6 @@ MEMORY = {"GPU": (80, 80)}
 def older(harness: Harness) -> bytes:
     """From before the first grant."""
     return encode(Record(Processes(BOOT, pid_namespace=harness.pid_namespace), token=0))
-
-
-def comes_back(waiter: Engine) -> None:
-    """With all that it kept; its own first."""
-    waiter.register()
-    for keep, processes in list(waiter.copies.values()):
-        waiter.says(m.HandBack(mark=keep.mark, tree=keep.tree, numbers=keep.numbers), processes)
-    waiter.acquire()
 
 
 def in_one_namespace() -> Harness:
@@ -50,7 +42,7 @@ def test_a_standbys_own_workers_say_nothing_of_the_holder(first: str) -> None:
     harness.crash().file = older(harness)
     harness.start()
     if first == "the standby":
-        comes_back(b)
+        b.comes_back()
     a.register()
     assert not a.refused and harness.state == "HELD" and not b.holds
 
@@ -65,7 +57,7 @@ def test_the_holders_workers_are_heard_of_behind_ones_own() -> None:
     harness.crash().file = older(harness)
     harness.dies(a.main)
     harness.start()
-    comes_back(b)
+    b.comes_back()
     assert not b.holds
     harness.advance(SETTLE_S)
     assert not b.holds and f"process {a.processes[1].pid} of a is alive" in harness.waiting_for
@@ -117,7 +109,7 @@ def test_the_next_token_is_greater_than_one_that_was_only_heard_of() -> None:
 # -- who lives and may hold is waited for ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
+@every_kernel
 def test_a_worker_whose_main_process_has_not_come_may_be_the_holders(kernel: Kernel) -> None:
     harness = Harness(kernel).start()
     a = harness.holder("a", children=1)
@@ -173,7 +165,7 @@ def test_a_living_worker_that_is_handed_back_counts_though_all_in_the_file_have_
     worker.locks.clear()  # it is dying
     harness.start()
     assert harness.state == "FREE"
-    comes_back(b)
+    b.comes_back()
     assert not b.holds
     harness.unkillable.clear()
     harness.kill(worker)
@@ -200,7 +192,7 @@ def test_a_number_that_was_given_again_does_not_hide_a_process() -> None:
     a.main.reaped = True
     again.locks.clear()
     harness.start()
-    comes_back(b)
+    b.comes_back()
     harness.kill(a.processes[1])
     harness.advance(SETTLE_S)
     assert not b.holds and f"process {again.pid} of a is alive" in harness.waiting_for
@@ -306,7 +298,7 @@ def test_a_newer_holder_is_heard_of_while_the_one_of_an_older_file_is_being_prov
     harness.kill(a.main)
     harness.start()
     assert harness.state == "FENCING"
-    comes_back(b)
+    b.comes_back()
     harness.advance(60)
     assert not b.holds and str(worker.pid) in harness.waiting_for
     harness.kill(worker)
@@ -332,7 +324,7 @@ def test_a_holder_of_which_a_waiter_tells_after_another_was_granted_is_waited_fo
     harness.advance(60)
     assert c.holds and c.token < a.token
     harness.allows_two = False
-    comes_back(b)
+    b.comes_back()
     harness.kill_tree(c)
     harness.advance(60)
     assert not b.holds and "a process of a is alive" in harness.waiting_for

@@ -124,14 +124,13 @@ def storm(seed: int, most_s: float) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("most_s", [0.0005, 0.005])
-def test_an_exception_from_a_signal_handler_ends_one_wait_and_no_later_one(client: Counter, most_s: float) -> None:
+def test_an_exception_from_a_signal_handler_ends_one_wait_and_no_later_one(client: Counter) -> None:
     client.loop.start()
     seed = random.randrange(1 << 30)
     print("seed", seed)
     end = time.monotonic() + 1.5
     interrupted = heard = 0
-    with storm(seed, most_s):
+    with storm(seed, most_s=0.002):
         while time.monotonic() < end:
             try:
                 expected = client.send()

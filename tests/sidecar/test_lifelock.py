@@ -82,21 +82,6 @@ def test_a_forked_grandchild_holds_it_after_the_taker_is_dead(tmp_path: Path) ->
         os.close(grandchild)
 
 
-def test_a_killed_member_holds_nothing(tmp_path: Path) -> None:
-    def take(say: object) -> None:
-        LifeLock.create(tmp_path, "life")
-        assert callable(say)
-        say("taken")
-        stay()
-
-    with Child(take) as child:
-        assert child.line() == "taken"
-        with probe_of(tmp_path) as probe:
-            assert probe.locked()
-            child.kill()
-            assert not probe.locked()
-
-
 def test_asking_takes_nothing_and_refuses_no_process(tmp_path: Path) -> None:
     """A probe with flock made members that were just starting fail."""
     LifeLock.create(tmp_path, "life").close()

@@ -170,6 +170,10 @@ class Caller(Channel):
         super().__init__(connect(path), WIRE)
         self.inbox: list[Any] = []
 
+    def echoes(self, text: str) -> bool:
+        self.send(Say(text=text))
+        return bool(hear(self).text == text)
+
 
 @contextlib.contextmanager
 def caller(server: Server) -> Iterator[Caller]:
@@ -219,8 +223,7 @@ def test_a_line_for_the_log_is_written_when_nothing_is_urgent(server: Server) ->
 def test_who_does_not_read_loses_its_connection_and_no_other_anything(server: Server) -> None:
     with caller(server) as deaf, caller(server) as other:
         deaf.send(Say(text="flood", number=200))
-        other.send(Say(text="still there?"))
-        assert hear(other).text == "still there?"
+        assert other.echoes("still there?")
         with contextlib.suppress(ConnectionResetError):
             while hear(deaf) is not None:
                 pass
@@ -248,12 +251,10 @@ def test_who_says_nothing_is_told_so_in_time(server: Server, monkeypatch: pytest
 def test_who_has_said_something_may_be_silent_afterwards(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "SILENT_S", 0.05)
     with caller(server) as channel:
-        channel.send(Say(text="in"))
-        assert hear(channel).text == "in"
+        assert channel.echoes("in")
         with caller(server) as silent:
             assert hear(silent).why and hear(silent) is None
-        channel.send(Say(text="still in"))
-        assert hear(channel).text == "still in"
+        assert channel.echoes("still in")
 
 
 def test_where_there_is_no_room_the_one_that_is_silent_for_longest_makes_it(
@@ -261,32 +262,24 @@ def test_where_there_is_no_room_the_one_that_is_silent_for_longest_makes_it(
 ) -> None:
     monkeypatch.setattr(calling, "MOST_CONNECTIONS", 3)
     with caller(server) as talks, caller(server) as first, caller(server) as second:
-        talks.send(Say(text="in"))
-        assert hear(talks).text == "in"
+        assert talks.echoes("in")
         with caller(server) as comes:
-            comes.send(Say(text="in too"))
-            assert hear(comes).text == "in too"
+            assert comes.echoes("in too")
             assert "3 connections already" in hear(first).why
-            second.send(Say(text="still in"))
-            assert hear(second).text == "still in"
+            assert second.echoes("still in")
 
 
 def test_what_is_too_large_to_send_costs_one_connection(server: Server) -> None:
     with caller(server) as greedy, caller(server) as other:
         greedy.send(Say(text="too large"))
         assert hear(greedy) is None
-        other.send(Say(text="still there?"))
-        assert hear(other).text == "still there?"
+        assert other.echoes("still there?")
     assert "too_large_to_send" in server.words.getvalue()
 
 
-@pytest.mark.parametrize("refusal", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
-def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_no_client_anything(
-    server: Server, monkeypatch: pytest.MonkeyPatch, refusal: int
-) -> None:
-    """What others haven't received counts, and the kernel's memory: neither receiver can do anything about it."""
+def kernel_that_refuses(monkeypatch: pytest.MonkeyPatch, refusal: int) -> threading.Event:
+    """While the event is set, it takes nothing of what is sent with descriptors."""
     refuses, sendmsg = threading.Event(), socket.socket.sendmsg
-    refuses.set()
 
     def refusing(sock: socket.socket, *what: Any) -> int:
         if refuses.is_set():
@@ -294,12 +287,21 @@ def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_no_client_
         return sendmsg(sock, *what)
 
     monkeypatch.setattr(socket.socket, "sendmsg", refusing)
+    return refuses
+
+
+@pytest.mark.parametrize("refusal", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
+def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_no_client_anything(
+    server: Server, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    """What others haven't received counts, and the kernel's memory: neither receiver can do anything about it."""
+    refuses = kernel_that_refuses(monkeypatch, refusal)
+    refuses.set()
     with caller(server) as first, caller(server) as second, caller(server) as other:
         for channel in (first, second):
             channel.send(Say(text="descriptor"))
             channel.send(Say(text="and then"))
-        other.send(Say(text="still there?"))
-        assert hear(other).text == "still there?"
+        assert other.echoes("still there?")
         assert not readable(first.fileno(), 0.2) and not readable(second.fileno(), 0)
         refuses.clear()
         for channel in (first, second):
@@ -309,14 +311,7 @@ def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_no_client_
 def test_what_the_kernel_refuses_for_long_is_told_the_machine_and_so_is_its_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sendmsg, refuses = socket.socket.sendmsg, threading.Event()
-
-    def refusing(sock: socket.socket, *what: Any) -> int:
-        if refuses.is_set():
-            raise OSError(errno.ETOOMANYREFS, "not now")
-        return sendmsg(sock, *what)
-
-    monkeypatch.setattr(socket.socket, "sendmsg", refusing)
+    refuses = kernel_that_refuses(monkeypatch, errno.ETOOMANYREFS)
     monkeypatch.setattr(calling, "HELD_UP_MOST_S", 0.1)
 
     def told() -> list[str]:
@@ -353,8 +348,7 @@ def test_what_fails_when_it_is_sent_at_last_costs_one_connection(
         fails.set()
         while hear(deaf) is not None:
             continue
-        other.send(Say(text="still there?"))
-        assert hear(other).text == "still there?"
+        assert other.echoes("still there?")
     assert "cant_be_sent" in server.words.getvalue()
 
 
@@ -372,39 +366,33 @@ def test_a_kernel_without_memory_for_another_caller_ends_no_server(
 
     monkeypatch.setattr(server.loop, "add", adding)
     with caller(server) as first:
-        first.send(Say(text="in"))
-        assert hear(first).text == "in"
+        assert first.echoes("in")
         full.set()
         with caller(server) as second:
             assert "Cannot allocate memory" in hear(second).why
             assert hear(second) is None
         listener = server.connections._listener
         until(lambda: listener is not None and listener.fileno() in refused, "it would listen again")
-        first.send(Say(text="still in"))
-        assert hear(first).text == "still in"
+        assert first.echoes("still in")
         full.clear()
     with caller(server) as third:
-        third.send(Say(text="in, too"))
-        assert hear(third).text == "in, too"
+        assert third.echoes("in, too")
 
 
 def test_more_than_the_most_are_told_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "MOST_CONNECTIONS", 1)
     with caller(server) as first:
-        first.send(Say(text="in"))
-        assert hear(first).text == "in"
+        assert first.echoes("in")
         with caller(server) as second:
             assert "1 connections already" in hear(second).why
             assert hear(second) is None
-        first.send(Say(text="still in"))
-        assert hear(first).text == "still in"
+        assert first.echoes("still in")
 
 
 def test_a_closed_end_is_seen_although_messages_of_it_are_unread(server: Server) -> None:
     with caller(server) as asking:
         with caller(server) as other:
-            other.send(Say(text="here"))
-            assert hear(other).text == "here"
+            assert other.echoes("here")
             asking.send(Say(text="connected?", number=2))
             assert hear(asking).text == "True"
         asking.send(Say(text="connected?", number=2))

@@ -9,12 +9,7 @@ import pytest
 
 from tests.support.processes import ROOT
 
-COMMANDS = [
-    ["engine_shim.cli.failover", "status", "--json"],
-    ["engine_shim.cli.failover", "status"],
-    ["k8s.lint", "k8s/dra/one-gpu.yaml"],
-    ["k8s.lint", "--json", "k8s/dra/one-gpu.yaml"],
-]
+COMMANDS = [["engine_shim.cli.failover", "status", "--json"], ["k8s.lint", "k8s/dra/one-gpu.yaml"]]
 
 
 @pytest.mark.slow

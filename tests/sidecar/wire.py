@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sidecar.wire.frames import MAX_BACKLOG_BYTES, MAX_FRAME_BYTES, Channel, Message
+from sidecar.wire.frames import MAX_BACKLOG_BYTES, Channel, Message
 from tests.support.descriptors import no_descriptor_leaks
 
 
@@ -42,10 +42,9 @@ def tidy() -> Iterator[None]:
             _made.pop().close()
 
 
-def pair(max_frame_bytes: int = MAX_FRAME_BYTES, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> tuple[Channel, Channel]:
+def pair(max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> tuple[Channel, Channel]:
     """Two channels that are connected."""
-    limits = {"max_frame_bytes": max_frame_bytes, "max_backlog_bytes": max_backlog_bytes}
-    left, right = (Channel(end, decoder, **limits) for end in socket.socketpair())
+    left, right = (Channel(end, decoder, max_backlog_bytes=max_backlog_bytes) for end in socket.socketpair())
     _made.extend((left, right))
     return left, right
 
