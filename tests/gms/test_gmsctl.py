@@ -14,10 +14,10 @@ from gms.cli import gmsctl, gmsctl_help, status_text
 from gms.rules import messages as m
 from gms.shell.rundir import directory
 from sidecar.terminal.formatting import Paint, Tone
-from tests.gms.container import CAPACITY, GMSCTL, SLAB, Caller, Container, containers, document, hello, kill
+from tests.gms.container import CAPACITY, GMSCTL, SLAB, Caller, Container, containers, dead, document, hello, kill
 from tests.support.children import Child
 from tests.support.processes import ROOT, when_its_reader_leaves
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, until
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
 FIELDS += ["parked", "host_memory", "clients_total", "waiting_for", "pending_drops", "alarms", "events"]
@@ -64,7 +64,9 @@ def test_a_server_that_is_missing_is_told_from_none(container: Container) -> Non
     code, out, err = container.ask("ping")
     assert code == 2
     assert out.startswith("host:0: answer") and "no GMS of host:1" in err
+    server = container.server_pid()
     gms.kill()
+    until(lambda: dead(server), "its server has died with it")
     code, _, err = container.ask("status")
     assert code == 2
     assert "start it again by themselves; where neither does: gms --run-dir" in err
