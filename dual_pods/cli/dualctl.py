@@ -18,7 +18,7 @@ from typing import Any
 
 from sidecar.http.http_client import HttpClient, Unanswered
 from sidecar.terminal import commands, table
-from sidecar.terminal.formatting import length, size
+from sidecar.terminal.formatting import length, printable, size
 from sidecar.terminal.settings import Parser, seconds, url
 from sidecar.terminal.terminal import say
 from sidecar.wire.observer import ObserverError
@@ -124,7 +124,7 @@ def lines(status: dict[str, Any], now: float) -> list[str]:
             holds = size(sum(held)) if held else "-"
             runs.append([*where, it["id"], state, ",".join(it["accelerators"]), holds, it["requester"] or "-"])
     shown = [*blind, *table.lines(asks), "", *table.lines(runs)]
-    return ["".join(c if c.isprintable() else " " for c in line) for line in shown]  # pods say what they like
+    return [printable(line, " ") for line in shown]  # pods say what they like
 
 
 def _show(options: argparse.Namespace) -> int:

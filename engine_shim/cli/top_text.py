@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sidecar.terminal import table
-from sidecar.terminal.formatting import Paint, Tone, ago, size
+from sidecar.terminal.formatting import Paint, Tone, ago, printable, size
 
 FORM = 1
 BAR = 24
@@ -42,7 +42,7 @@ def _lines(document: Mapping[str, Any], paint: Paint, width: int, height: int, a
     for pair in document["pairs"]:
         found += [("", None), *_pair(pair, document["counts"], now, len(document["pairs"]) > 1)]
     shown = found[:height] if height else found
-    return [paint(_printable(text)[:width], tone) if tone else _printable(text)[:width] for text, tone in shown]
+    return [paint(printable(text)[:width], tone) if tone else printable(text)[:width] for text, tone in shown]
 
 
 def _pair(pair: Mapping[str, Any], counts: Mapping[str, int], now: datetime, several: bool) -> Iterator[Line]:
@@ -144,7 +144,3 @@ def time(ms: float) -> str:
     if ms < 1:
         return "<1 ms"
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -32,6 +32,11 @@ class Paint:
 PLAIN = Paint(False)
 
 
+def printable(text: str, instead: str = "?") -> str:
+    """What a program or a person elsewhere said, in one line and without commands for the terminal."""
+    return "".join(letter if letter.isprintable() else instead for letter in text)
+
+
 def ago(stamp: str, now: datetime) -> str:
     """An RFC 3339 time as `3m12s ago`."""
     try:

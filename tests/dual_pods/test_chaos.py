@@ -239,6 +239,16 @@ def test_a_node_that_goes_and_comes_back_serves_again(it: Cluster) -> None:
     assert len(it.servers()) == 1
 
 
+def test_a_requester_that_is_deleted_during_its_wake_leaves_nothing(it: Cluster) -> None:
+    it.controller()
+    _round(it, "a")
+    it.misbehave(wake_s=0.5)
+    it.request("b")
+    until(lambda: it.states() == ["waking"], "it wakes")
+    it.delete("b", gracePeriodSeconds="0")
+    until(lambda: it.states() == ["asleep"], "it sleeps again")
+
+
 def test_what_a_stopped_pool_was_asked_is_known_before_its_accelerator_is_given_on(it: Cluster) -> None:
     """It hears an order that went unanswered when it goes on, and with it whatever else it was told by then."""
     it.gpus["n1"] = ["GPU-0"]

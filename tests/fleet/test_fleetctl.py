@@ -3,7 +3,6 @@ what only asks and says runs here. A file of SQLite's; terms are short.
 """
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -30,7 +28,7 @@ from fleet.shell.store import Row, SqliteStore, Store, StoreError, database, def
 from sidecar.kernel import process_tree
 from sidecar.terminal.findings import Level
 from tests.fleet.postgres import Postgres
-from tests.support.processes import Process, Program, run_to_end
+from tests.support.processes import Process, Program, run_here, run_to_end
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -42,14 +40,7 @@ LEAVES = ("sh", "-c", "setsid sleep 1000 & echo started $$ $!; exec sleep 1000")
 
 def says(url: str, *words: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of `fleetctl`, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    here = mock.patch.dict(os.environ, FAILOVER_DATABASE=url)
-    with here, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = fleetctl.main(list(words))
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return code, out.getvalue(), err.getvalue()
+    return run_here(fleetctl.main, *words, environment={"FAILOVER_DATABASE": url})
 
 
 def ends(url: str, *words: str) -> tuple[int, str, str]:

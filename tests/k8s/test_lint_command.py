@@ -1,6 +1,5 @@
 """`python -m k8s.lint`: what it prints, and its exit codes; asked in this process, which has loaded the schemas."""
 
-import contextlib
 import io
 import json
 import subprocess
@@ -14,21 +13,15 @@ import pytest
 from k8s.lint.__main__ import main
 from sidecar.terminal.extras import how_to_get
 from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_here
 
 
 def lint(*words: str, stdin: str | bytes = "", code: int = 0) -> tuple[str, str]:
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-        mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))),
-    ):
-        try:
-            ended = main(list(words))
-        except SystemExit as ends:
-            ended = int(ends.code or 0)
-    assert ended == code, (ended, out.getvalue(), err.getvalue())
-    return out.getvalue(), err.getvalue()
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    with mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(data))):
+        ended, out, err = run_here(main, *words)
+    assert ended == code, (ended, out, err)
+    return out, err
 
 
 def test_a_good_file_ends_with_0() -> None:

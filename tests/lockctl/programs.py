@@ -6,9 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from evidence.shell.lifefiles import life_files
 from lockserver.cli import lockctl
@@ -16,7 +14,7 @@ from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import GUARD, LIFE, SOCKET
 from sidecar.kernel.lifelock import LifeLock
-from tests.support.processes import Program
+from tests.support.processes import Program, run_here
 from tests.support.waiting import DEADLINE_S, until
 
 LOCKCTL = (sys.executable, "-m", "lockserver.cli.lockctl")
@@ -72,13 +70,7 @@ class House:
 
     def ask(self, *words: str) -> tuple[int, str, str]:
         """Runs it to its end, in this process: exit code, standard output, standard error."""
-        out, err = StringIO(), StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                code: Any = lockctl.main(["--run-dir", str(self.run_dir), *words])
-            except SystemExit as end:
-                code = end.code
-        return code, out.getvalue(), err.getvalue()
+        return run_here(lockctl.main, "--run-dir", self.run_dir, *words)
 
     def hold(self, engine_id: str, *words: str, command: tuple[str, ...] = STAY) -> Program:
         """Starts `lockctl hold`."""

@@ -1,12 +1,15 @@
 """Processes of the tests: seen through their pidfds, and programs with what they say."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
 import time
 import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from unittest import mock
 
 from sidecar.kernel import peers
 from tests.support.waiting import DEADLINE_S, readable, until
@@ -168,6 +171,20 @@ def run_to_end(*command: str, environment: dict[str, str] | None = None) -> tupl
         timeout=DEADLINE_S,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def run_here(
+    main: Callable[[list[str]], int], *words: object, environment: Mapping[str, str] = {}
+) -> tuple[int, str, str]:
+    """The same of a command in the test's own process: to start a program takes longer than most of what they do."""
+    out, err = io.StringIO(), io.StringIO()
+    here = mock.patch.dict(os.environ, environment)
+    with here, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, out.getvalue(), err.getvalue()
 
 
 def when_its_reader_leaves(command: list[str]) -> tuple[int, bytes]:

@@ -1,6 +1,6 @@
 """Every test of the conformance suite runs once with each maker of `makers.py`, on a device of its own."""
 
-import tempfile
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from gms.memory.host_device import create_device
 from tests.gms.memory.host_stage import CAPACITY
 from tests.gms.memory.makers import MAKERS
 from tests.gms.memory.remote import Remote
+from tests.support.tmpfs import directory
 
 
 class Stage:
@@ -32,33 +33,32 @@ class Stage:
             remote.kill()
 
 
+@contextlib.contextmanager
+def staged(maker: str) -> Iterator[Stage]:
+    if missing := MAKERS[maker].missing():
+        pytest.skip(missing)
+    with directory("memory") as place, contextlib.closing(Stage(maker, place)) as stage:
+        yield stage
+
+
 @pytest.fixture
 def tmpfs() -> Iterator[Path]:
     """An empty directory in memory."""
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        yield Path(directory)
+    with directory("memory") as place:
+        yield place
 
 
 @pytest.fixture(params=MAKERS)
-def stage(request: pytest.FixtureRequest, tmpfs: Path) -> Iterator[Stage]:
-    missing = MAKERS[request.param].missing()
-    if missing:
-        pytest.skip(missing)
-    stage = Stage(request.param, tmpfs)
-    yield stage
-    stage.close()
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with staged(request.param) as stage:
+        yield stage
 
 
 @pytest.fixture(params=MAKERS, scope="module")
 def only(request: pytest.FixtureRequest) -> Iterator[Remote]:
     """The one process that has a device open, for all tests that need no other and leave it alive."""
-    missing = MAKERS[request.param].missing()
-    if missing:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        stage = Stage(request.param, Path(directory))
+    with staged(request.param) as stage:
         yield stage.process()
-        stage.close()
 
 
 @pytest.fixture
