@@ -120,8 +120,8 @@ class Picture:
 
 
 def _is_command_on_device(model: Model) -> bool:
-    on_it = model.state in (*ON_DEVICE, State.DRAINING) and not model.lacking  # else it has nothing yet
-    return bool(model.rules.entry.command) and on_it
+    on_it = model.state in ON_DEVICE or model.state is State.DRAINING
+    return bool(model.rules.entry.command) and on_it and not model.lacking  # else it has nothing yet
 
 
 def together(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
