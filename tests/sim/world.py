@@ -384,15 +384,20 @@ class World(Schedule[SimServer]):
     def _holder_may_live(self, server: SimServer) -> bool:
         """One that a restarted server can't prove gone may be initialised beside: if in truth it is, and a window has
         passed in which it would have come back. Only a waiter's need of memory can prove more, and all may be gone.
-        Where the life files are lost, one that is stopped can't be seen, and the lock isn't granted past it.
+        Where the life files are lost, a process that is stopped and a forked child, which never connects, can't be
+        seen; the lock isn't granted past them.
         """
         lock = server.machine.active
         if lock.holder is None:
             return False
         if lock.doubt is None or self.kernel.now < lock.doubt.until:
             return True
-        processes = self.trees[lock.holder.name].processes
-        return any(process.alive and not (self.life_lost and process.stopped) for process in processes)
+        tree = self.trees[lock.holder.name]
+        unseen = tree.forks if self.life_lost else ()
+        return any(
+            process.alive and process not in unseen and not (self.life_lost and process.stopped)
+            for process in tree.processes
+        )
 
     def _able_waits(self, server: SimServer) -> bool:
         """Some waiter could take over, and never gave a reason not to count on it."""
