@@ -171,7 +171,7 @@ class _Pool(msgspec.Struct, frozen=True):
     devices: list[DeviceShown] = []
     ports: dict[str, int] = {}
     pool: str = ""
-    """`silent`: it hasn't answered its door, and may do yet what it was asked."""
+    """`silent`: it hasn't answered its door, and may do yet what it was asked. `away`: its door doesn't hear it."""
 
 
 class BadAnswer(Exception):
@@ -181,8 +181,8 @@ class BadAnswer(Exception):
 def told(body: bytes) -> Told:
     instances = {}
     pool = decoded(body, _Pool)
-    if pool.pool == "silent":
-        raise BadAnswer("it is what the pool said before it became silent")
+    if pool.pool in ("away", "silent"):
+        raise BadAnswer(f"its pool is {pool.pool}, and has said this before, or nothing yet")
     for m in pool.models:
         try:
             used = timestamp(m.last_used) if m.last_used else 0.0
