@@ -90,7 +90,7 @@ class Servers:
         while True:
             with contextlib.suppress(Unanswered, reading.BadAnswer, TimeoutError):
                 at = url(server.ip, server.port, f"{_MODELS}?watch=1")
-                told = self._http.stream(at, timeout_s=ANSWER_S)
+                told = self._http.stream(at, self._key, timeout_s=ANSWER_S)  # by it, others don't keep this one out
                 async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
                     async for line in lines:
                         beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)

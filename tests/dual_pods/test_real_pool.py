@@ -3,6 +3,7 @@ engines on one node of two accelerators, and clients that ask through a requeste
 """
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gateway.shell.view import WATCHERS_MOST
 from gms.observer import Observer as Gms
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
@@ -150,6 +152,25 @@ def test_a_requester_is_ready_only_where_its_ports_lead_to_its_instance(it: Clus
     it.controller()
     it.until_ready("a")
     assert _text(it, "a", "qwen") == before
+
+
+def test_however_many_watch_a_pool_the_next_controller_hears_it(it: Cluster) -> None:
+    """As many as a door lets anybody: with these, those of 32 requesters whose instances are awake."""
+    _request(it, "a", "qwen", 1)
+    it.kill_controllers()
+    ip = it.servers()[0]["status"]["podIP"]
+    with contextlib.ExitStack() as watching:
+        for _ in range(WATCHERS_MOST - 1):
+            until(lambda: _watches(ip, watching), "there is room for another one")
+        it.controller()
+        _create(it, "b", "qwen", 1)
+        it.until_event("b", "Launching")
+
+
+def _watches(ip: str, watching: contextlib.ExitStack) -> bool:
+    connection = watching.enter_context(contextlib.closing(http.client.HTTPConnection(ip, 8000, timeout=10)))
+    connection.request("GET", "/failover/models?watch=1")
+    return connection.getresponse().status == 200
 
 
 def _is_awake(it: Cluster) -> bool:
