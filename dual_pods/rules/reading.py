@@ -92,7 +92,7 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         wanted = ask(pod)
     except BadPatch as error:
         wrong = str(error)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:  # a value of another kind
+    except Exception as error:  # a value of another kind, or a fault of ours: it is this pod's alone
         wrong = f"its {names.SERVER_PATCH} or {names.MODEL} isn't understood: {type(error).__name__}: {error}"[:500]
     return Requester(
         **_of_any(pod),
