@@ -154,11 +154,10 @@ class Work:
 
     def tell(self, event: e.Event) -> None:
         try:
-            effects = self.machine.feed(event, self.now())
+            for effect in self.machine.feed(event, self.now()):
+                self._group.create_task(self._carry_out(effect))
         except Exception as fault:
             raise _Broken from fault
-        for effect in effects:
-            self._group.create_task(self._carry_out(effect))
         self._looks.set()
 
     async def _mind_time(self) -> None:
@@ -257,7 +256,7 @@ class Work:
         self.tell(e.Done(effect, error, accelerators))
 
     def _fault(self, what: str, fault: Exception) -> str:
-        """Of ours, while one pod is asked or written: it is that pod's alone, which is told of it, and tried again."""
+        """One of ours, while a pod is asked or written, is that pod's alone: it is told of it, and others go on."""
         self.machine.counts["faults"] += 1
         self.log.alarm("fault", what=what, why="".join(traceback.format_exception(fault)))
         return f"a fault of the controller, which its log tells: {type(fault).__name__}: {fault}"[:_MESSAGE_MOST]

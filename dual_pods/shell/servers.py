@@ -8,6 +8,7 @@ do: decide anything.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -86,29 +87,27 @@ class Servers:
         self._http.close()
 
     async def _watch(self, server: Server) -> None:
+        pause_s = _AGAIN_S
         while True:
+            began = time.monotonic()
             try:
                 await (self._watch_pool if server.pool else self._look_at_engine)(server)
+            except (*FAILS, TimeoutError):
+                pass
             except Exception as fault:
                 self._fault(f"watch {server.name}", fault)
             self._tell(e.Tells(server.uid, None))
-            await asyncio.sleep(_AGAIN_MOST_S)
+            pause_s = _AGAIN_S if time.monotonic() > began + _AGAIN_MOST_S else min(pause_s * 2, _AGAIN_MOST_S)
+            await asyncio.sleep(pause_s)
 
     async def _watch_pool(self, server: Server) -> None:
-        pause_s = _AGAIN_S
-        while True:
-            with contextlib.suppress(Unanswered, reading.BadAnswer, TimeoutError):
-                at = url(server.ip, server.port, f"{_MODELS}?watch=1")
-                told = self._http.stream(at, self._key, timeout_s=ANSWER_S)  # by it, others don't keep this one out
-                async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
-                    async for line in lines:
-                        beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
-                        if status == 200 and line.startswith(b"data:"):
-                            self._tell(e.Tells(server.uid, reading.told(line[5:])))
-                            pause_s = _AGAIN_S
-            self._tell(e.Tells(server.uid, None))
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _AGAIN_MOST_S)
+        at = url(server.ip, server.port, f"{_MODELS}?watch=1")
+        told = self._http.stream(at, self._key, timeout_s=ANSWER_S)  # by it, others don't keep this one out
+        async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
+            async for line in lines:
+                beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
+                if status == 200 and line.startswith(b"data:"):
+                    self._tell(e.Tells(server.uid, reading.told(line[5:])))
 
     async def _look_at_engine(self, server: Server) -> None:
         last: Instance | None = None
