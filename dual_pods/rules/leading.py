@@ -16,6 +16,8 @@ from dual_pods.rules.machine import newer
 
 NO_TOKEN = 100_000_000_000
 """The year 5138: no controller has written that, and another one might find no later time."""
+UNSEEN_S = 10
+"""Where there is no Lease, it may have been deleted as soon as another one had it, whose clock is a second ahead."""
 
 
 class Leading:
@@ -44,7 +46,7 @@ class Leading:
             return None
         if holder and holder != self._me and now < self._seen[1] + duration_s:
             return None
-        token = self.token if renews else max(self._highest, int(wall)) + 1
+        token = self.token if renews else max(self._highest, int(wall) + (0 if version else UNSEEN_S)) + 1
         times = {"acquireTime": _time(token), "renewTime": _time(wall)}
         return {"holderIdentity": self._me, "leaseDurationSeconds": max(round(self._duration_s), 1), **times}
 

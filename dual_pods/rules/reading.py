@@ -92,7 +92,7 @@ def requester(pod: Object, ask: Callable[[Object], Ask]) -> Requester:
         wanted = ask(pod)
     except BadPatch as error:
         wrong = str(error)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:  # a value of another kind
+    except Exception as error:  # a value of another kind, or a fault of ours: it is this pod's alone
         wrong = f"its {names.SERVER_PATCH} or {names.MODEL} isn't understood: {type(error).__name__}: {error}"[:500]
     return Requester(
         **_of_any(pod),
@@ -171,7 +171,7 @@ class _Pool(msgspec.Struct, frozen=True):
     devices: list[DeviceShown] = []
     ports: dict[str, int] = {}
     pool: str = ""
-    """`silent`: it hasn't answered its door, and may do yet what it was asked."""
+    """`silent`: it hasn't answered its door, and may do yet what it was asked. `away`: its door doesn't hear it."""
 
 
 class BadAnswer(Exception):
@@ -181,8 +181,8 @@ class BadAnswer(Exception):
 def told(body: bytes) -> Told:
     instances = {}
     pool = decoded(body, _Pool)
-    if pool.pool == "silent":
-        raise BadAnswer("it is what the pool said before it became silent")
+    if pool.pool in ("away", "silent"):
+        raise BadAnswer(f"its pool is {pool.pool}, and has said this before, or nothing yet")
     for m in pool.models:
         try:
             used = timestamp(m.last_used) if m.last_used else 0.0

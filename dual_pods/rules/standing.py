@@ -4,6 +4,7 @@
 2. Bound, it asks the instance: quickly at first, then seldom; where the instance can be watched, a change is told.
 3. It is unready at once when the binding ends. When the instance says no, or doesn't answer, or its watch ends, it is
    unless the instance says yes again within `PAUSE_S`: so long its pool's door keeps requests while a standby wakes.
+   Unready, its ports lead there as before, and nowhere once they are said to be another instance's.
 4. A binding without an address is FMA's: the controller itself says ready and unready. For FMA's requester ours says
    unready while its instance isn't awake, too; one that asks its instance by itself goes on (`stays`), unless that is
    at another address by now: an engine of another model may have the old one.
@@ -49,6 +50,8 @@ class Standing:
     doubted_at: float = math.inf
     """Since when it is ready only if the instance says so again soon."""
     ending: bool = False
+    elsewhere: bool = False
+    """What answers where its ports lead says that this isn't its instance's port (any more)."""
 
     def bound(self, target: Target, now: float) -> "Standing | None":
         """None: refused, by rule 5."""
@@ -73,14 +76,15 @@ class Standing:
     def ends(self) -> "Standing":
         return replace(self, ready=False, why="its pod ends", ask_at=math.inf, ending=True)
 
-    def answered(self, target: Target, why: str, now: float) -> "Standing":
-        """The instance was asked. `why`: why it isn't ready; empty if it is."""
+    def answered(self, target: Target, why: str, now: float, status: int = 0) -> "Standing":
+        """It was asked. `why`: why it isn't ready; empty if it is. `status`: 404 is a pool's word of another's port."""
         if not self._follows(target):
             return self
+        its = replace(self, elsewhere=bool(target.port) and status == 404)
         if not why:
-            return replace(self, ready=True, why="", pause_s=QUICK_S, ask_at=now + SLOW_S, doubted_at=math.inf)
+            return replace(its, ready=True, why="", pause_s=QUICK_S, ask_at=now + SLOW_S, doubted_at=math.inf)
         pause_s = min(self.pause_s * 1.5, MOST_QUICK_S)
-        return replace(self._doubted(why, now), pause_s=pause_s, ask_at=now + self.pause_s)
+        return replace(its._doubted(why, now), pause_s=pause_s, ask_at=now + self.pause_s)
 
     def _doubted(self, why: str, now: float) -> "Standing":
         since = min(self.doubted_at, now)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ _LET_GO = {"$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
 _OPEN = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
 _MESSAGE_MOST = 1000
 _LEADS_NO_MORE = "this controller doesn't lead any more"
+
+
+class _Broken(BaseException):
+    """What the machine knows may be the half of it: the program ends, and another one begins anew."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Controller:
                 keeping.cancel()
                 work.servers.close()
             if running.done() and not running.cancelled():
-                running.result()  # a fault of ours ends the program, and another one begins anew
+                running.result()
 
     async def end(self) -> None:
         """Told to end: another one may lead at once. Where the Deployment that owns the server pods is gone, they are
@@ -120,7 +125,8 @@ class Work:
         self.machine = Machine(options.settings)
         self._group = asyncio.TaskGroup()
         sleeps = options.settings.mode is not Mode.DIRECT
-        self.servers = Servers(self._group, self.tell, lambda: lease.token, options.admin_key, sleeps=sleeps)
+        token, key = (lambda: lease.token), options.admin_key
+        self.servers = Servers(self._group, self.tell, self._fault, token, key, sleeps=sleeps)
         self._began = time.time() + kube.ahead_s - time.monotonic()
         self._writes = asyncio.Semaphore(_WRITES)
         """Pods are asked as many as there are: one that doesn't answer must keep none waiting."""
@@ -147,8 +153,11 @@ class Work:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def tell(self, event: e.Event) -> None:
-        for effect in self.machine.feed(event, self.now()):
-            self._group.create_task(self._carry_out(effect))
+        try:
+            for effect in self.machine.feed(event, self.now()):
+                self._group.create_task(self._carry_out(effect))
+        except Exception as fault:
+            raise _Broken from fault
         self._looks.set()
 
     async def _mind_time(self) -> None:
@@ -240,9 +249,17 @@ class Work:
             accelerators = await _DO[type(effect)](self, effect) or ()
         except (Refused, *FAILS) as failure:
             error = str(failure)[:_MESSAGE_MOST] or type(failure).__name__
+        except Exception as fault:
+            error = self._fault(" ".join(key), fault)
         if error and key[0] != "query":
             self.log.warning("failed", what=" ".join(key), why=error)
         self.tell(e.Done(effect, error, accelerators))
+
+    def _fault(self, what: str, fault: Exception) -> str:
+        """One of ours, while a pod is asked or written, is that pod's alone: it is told of it, and others go on."""
+        self.machine.counts["faults"] += 1
+        self.log.alarm("fault", what=what, why="".join(traceback.format_exception(fault)))
+        return f"a fault of the controller, which its log tells: {type(fault).__name__}: {fault}"[:_MESSAGE_MOST]
 
     async def _query(self, effect: e.Query) -> tuple[str, ...]:
         found = await self.servers.accelerators(effect.requester)

@@ -69,6 +69,7 @@ _HELP = {
     "deletions": "Instances that were asked to end",
     "evictions": "Sleeping instances that had to go because their memory was needed",
     "failures": "Instances that failed to start or to wake",
+    "faults": "Faults of the controller's own while it asked or wrote one pod, as its log tells",
 }
 
 

@@ -115,14 +115,15 @@ class Requester:
     async def _ask(self, target: Target) -> None:
         """Whenever the machine says so."""
         while True:
+            status = 0
             self._sooner.clear()
             try:
                 answer = await self._http.ask("GET", target.url, timeout_s=ANSWER_S)
-                words = " ".join(answer.body[:300].decode("utf-8", "replace").split())
-                why = "" if answer.status == 200 else f"its instance says {answer.status}: {words}"
+                words, status = " ".join(answer.body[:300].decode("utf-8", "replace").split()), answer.status
+                why = "" if status == 200 else f"its instance says {status}: {words}"
             except Unanswered as error:
                 why = f"its instance doesn't answer: {error}"
-            self._become(self.standing.answered(target, why, time.monotonic()))
+            self._become(self.standing.answered(target, why, time.monotonic(), status))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.standing.ask_at - time.monotonic()):
                     await self._sooner.wait()
@@ -186,7 +187,7 @@ class Requester:
     # -- the relay -------------------------------------------------------------------------------------------------
 
     async def _relay(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target, task = self.standing.target, asyncio.current_task()
+        target, task = None if self.standing.elsewhere else self.standing.target, asyncio.current_task()
         assert task is not None
         relayed = _Relayed(task)
         self._relayed[relayed] = None

@@ -8,6 +8,7 @@ do: decide anything.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -49,11 +50,12 @@ class Servers:
     """Watches each server pod that runs."""
 
     def __init__(
-        self, group: asyncio.TaskGroup, tell: Tell, token: Callable[[], int], admin_key: str, *, sleeps: bool
-    ) -> None:
-        """`group`: a fault of what watches ends it. `admin_key`: by which a pool is told what to do. `sleeps`: engines
-        in their own pods know sleep and wake."""
-        self._group, self._tell, self._token, self._sleeps = group, tell, token, sleeps
+        self, group: asyncio.TaskGroup, tell: Tell, fault: Callable[[str, Exception], object],
+        token: Callable[[], int], admin_key: str, *, sleeps: bool,
+    ) -> None:  # fmt: skip
+        """`fault`: is told of one of ours. `admin_key`: by which a pool is told what to do. `sleeps`: engines in their
+        own pods know sleep and wake."""
+        self._group, self._tell, self._fault, self._token, self._sleeps = group, tell, fault, token, sleeps
         self._key = {"authorization": f"Bearer {admin_key}"} if admin_key else {}
         self._http = HttpClient(body_bytes=_TAKEN_BYTES)
         self._watches: dict[str, tuple[tuple[str, int], asyncio.Task[None]]] = {}
@@ -67,8 +69,7 @@ class Servers:
             self.gone(server.uid)
         elif known is None or known[0] != where:
             self.gone(server.uid)
-            watch = self._watch_pool(server) if server.pool else self._look_at_engine(server)
-            self._watches[server.uid] = where, self._group.create_task(watch)
+            self._watches[server.uid] = where, self._group.create_task(self._watch(server))
 
     def gone(self, uid: str) -> None:
         known = self._watches.pop(uid, None)
@@ -85,21 +86,28 @@ class Servers:
     def close(self) -> None:
         self._http.close()
 
-    async def _watch_pool(self, server: Server) -> None:
+    async def _watch(self, server: Server) -> None:
         pause_s = _AGAIN_S
         while True:
-            with contextlib.suppress(Unanswered, reading.BadAnswer, TimeoutError):
-                at = url(server.ip, server.port, f"{_MODELS}?watch=1")
-                told = self._http.stream(at, timeout_s=ANSWER_S)
-                async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
-                    async for line in lines:
-                        beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
-                        if status == 200 and line.startswith(b"data:"):
-                            self._tell(e.Tells(server.uid, reading.told(line[5:])))
-                            pause_s = _AGAIN_S
+            began = time.monotonic()
+            try:
+                await (self._watch_pool if server.pool else self._look_at_engine)(server)
+            except (*FAILS, TimeoutError):
+                pass
+            except Exception as fault:
+                self._fault(f"watch {server.name}", fault)
             self._tell(e.Tells(server.uid, None))
+            pause_s = _AGAIN_S if time.monotonic() > began + _AGAIN_MOST_S else min(pause_s * 2, _AGAIN_MOST_S)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _AGAIN_MOST_S)
+
+    async def _watch_pool(self, server: Server) -> None:
+        at = url(server.ip, server.port, f"{_MODELS}?watch=1")
+        told = self._http.stream(at, self._key, timeout_s=ANSWER_S)  # by it, others don't keep this one out
+        async with told as (status, lines), asyncio.timeout(ANSWER_S) as beat:
+            async for line in lines:
+                beat.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
+                if status == 200 and line.startswith(b"data:"):
+                    self._tell(e.Tells(server.uid, reading.told(line[5:])))
 
     async def _look_at_engine(self, server: Server) -> None:
         last: Instance | None = None
@@ -145,7 +153,9 @@ class Servers:
         """One that goes unanswered may be heard later: what its server pod runs isn't known before it says it again."""
         try:
             await self._order(order)
-        except Unanswered:
+        except Failed:
+            raise
+        except Exception:
             self._anew(order.server)
             raise
 

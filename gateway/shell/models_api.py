@@ -60,14 +60,16 @@ class ModelsApi:
             return Refused(413, f"{request.path} takes no body") if has_body else None
         if request.header(b"origin"):
             return Refused(403, "a page in a browser may not change this")
-        name = ""
+        name = self._key_of(request)
         if self._keys is not None:
-            name = self._keys.name_of(request.header(b"authorization"))
             if not name:
                 return Refused(401, "this needs a key of --admin-keys", [(b"www-authenticate", b"Bearer")])
         elif not _is_here(request.peer):
             return Refused(403, "from another machine this needs --admin-keys")
         return self._too_old(request.header(TOKEN, b"0")) or name
+
+    def _key_of(self, request: Request) -> str:
+        return self._keys.name_of(request.header(b"authorization")) if self._keys is not None else ""
 
     def _too_old(self, said: bytes) -> Refused | None:
         """The newest of several controllers is heard, by its token; a person without one always is."""
@@ -89,8 +91,10 @@ class ModelsApi:
         elif path == CONFIG:
             self._config(request, reply, looks)
         elif path == MODELS and looks:
-            watches = parse_qs(request.target.partition(b"?")[2]).get(b"watch", [b"0"]) != [b"0"]
-            (self.live.events if watches else self.live.state)(request, reply)
+            if parse_qs(request.target.partition(b"?")[2]).get(b"watch", [b"0"]) != [b"0"]:
+                self.live.events(request, reply, counts=not self._key_of(request))
+            else:
+                self.live.state(request, reply)
         else:
             its, _, verb = path.removeprefix(MODELS).lstrip("/").partition("/")
             if verb == "ready" and of not in ("", unquote(its)):

@@ -110,12 +110,13 @@ class Router:
         self._loop.call_soon_threadsafe(self._hear, news)
 
     def _hear(self, news: News) -> None:
-        self.away_since = self._loop.time() if news is None else None
-        if isinstance(news, Models):
+        if news is None:
+            self.away_since = self._loop.time()
+        elif isinstance(news, Models):
             self.catalogue = routing.Catalogue(news.entries, news.profiles, news.flags, news.default)
             self._parts.named(self.catalogue)
         elif isinstance(news, Listing):
-            self.listing = news
+            self.listing, self.away_since = news, None  # not before: what it runs is said last
         elif isinstance(news, Outlook):
             before, self.outlook = self.outlook, news.models
             if routing.states(before) != routing.states(news.models):

@@ -51,8 +51,9 @@ class Live:
     def state(self, request: Request, reply: Reply) -> None:
         reply.send(200, self._document(self._loop.time()) + b"\n", [*errors.JSON, _NEW, *_SAFE])
 
-    def events(self, request: Request, reply: Reply) -> None:
-        if len(self._watchers) >= WATCHERS_MOST:
+    def events(self, request: Request, reply: Reply, *, counts: bool = True) -> None:
+        """`counts`: others may keep it out."""
+        if counts and len(self._watchers) >= WATCHERS_MOST:
             why = f"{WATCHERS_MOST} watch already; {self._path} says the same once"
             reply.send(503, errors.body(503, why), [*errors.JSON, (b"retry-after", b"5")])
             return

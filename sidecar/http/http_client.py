@@ -173,6 +173,10 @@ def _why(error: BaseException, timeout_s: float) -> str:
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, EOFError):
         return "it closed the connection"
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return "it answers 101, and goes on with something other than HTTP"
+    if isinstance(error, httptools.HttpParserError):
+        return f"what it answers is no HTTP: {error.__context__ or error}"
     return (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__}: {error}"
 
 

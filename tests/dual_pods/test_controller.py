@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import building, names, reading
+from dual_pods.rules.events import Done, Tells
 from dual_pods.rules.facts import Requester
+from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch
 from dual_pods.shell.controller import Controller, Options
@@ -99,23 +101,61 @@ def _run(pods: Callable[[int], list[Object]], options: Callable[[int], Options] 
     asyncio.run(run())
 
 
+class Heard(BaseException):
+    pass
+
+
 @pytest.mark.parametrize(("pod", "reads"), [(_requester, "accelerators"), (_server, "told")])
-def test_a_fault_while_an_answer_is_carried_out_ends_the_program(
-    pod: Callable[[int], Object], reads: str, monkeypatch: pytest.MonkeyPatch
+def test_a_fault_while_one_pod_is_asked_is_that_pod_s_alone_and_it_is_asked_again(
+    pod: Callable[[int], Object], reads: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else what was asked would be under way for ever, and a server pod would never be heard again."""
+    """One user's words ended each controller that led, and so all of the cluster's."""
+    asked = list[bytes]()
 
     def fault(body: bytes) -> None:
-        raise ZeroDivisionError("a fault of ours")
+        asked.append(body)
+        raise Heard if len(asked) == 3 else ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(reading, reads, fault)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [pod(port)])
-    assert ended.group_contains(ZeroDivisionError)
+    assert ended.group_contains(Heard)
+    said = capsys.readouterr().err
+    assert said.count(" fault what=") == 2 and "test_controller.py" in said, "and is in the log, with where it was"
 
 
-class Heard(Exception):
-    pass
+def test_what_was_at_fault_is_what_its_pod_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        if "a fault of the controller, which its log tells: ZeroDivisionError: ours" in json.dumps(body):
+            raise Heard
+        return self.pods[-1]
+
+    def fault(body: bytes) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(reading, "accelerators", fault)
+    monkeypatch.setattr(Kube, "ask", ask)
+    with pytest.raises(BaseExceptionGroup) as ended:
+        _run(lambda port: [_requester(port)])
+    assert ended.group_contains(Heard)
+
+
+@pytest.mark.parametrize("event", [Tells, Done, Requester])
+def test_a_fault_in_what_it_knows_ends_the_program_wherever_it_shows(
+    event: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may know half of what happened: the next one reads all of it anew."""
+    feed = Machine.feed
+
+    def fault(it: Machine, happened: Any, now: float) -> Any:
+        if isinstance(happened, event):
+            raise ZeroDivisionError("a fault of ours")
+        return feed(it, happened, now)
+
+    monkeypatch.setattr(Machine, "feed", fault)
+    with pytest.raises(BaseExceptionGroup) as ended:
+        _run(lambda port: [_requester(port), _server(port) | {"metadata": _server(port)["metadata"] | {"uid": "s"}}])
+    assert isinstance(ended.value.exceptions[0].__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +188,7 @@ def test_why_no_figure_of_the_memory_in_use_comes_is_what_its_requester_waits_fo
 
     monkeypatch.setattr(Prometheus, "used", used)
     monkeypatch.setattr(Kube, "ask", ask)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_requester(port)], options)
     assert ended.group_contains(Heard)
 
@@ -174,7 +214,7 @@ def test_what_is_late_is_so_by_the_clock_that_says_when_it_was_made(
 
     monkeypatch.setattr(Kube, "ask", ask)
     monkeypatch.setattr(Kube, "ahead_s", ahead_s)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(pods, lambda port: Options("ns", Settings(bound_s=600)))
     assert ended.group_contains(Heard) and said.count("Late") == 1, said
 
@@ -189,7 +229,7 @@ def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: p
     silent = [_requester(1) for _ in range(100)]
     for number, pod in enumerate(silent):
         pod["metadata"] |= {"uid": f"s{number}", "name": f"s{number}"}
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [*silent, _requester(port)])
     assert ended.group_contains(Heard)
 
@@ -204,7 +244,7 @@ def test_an_answer_that_comes_late_ends_no_watch_of_a_server_pod(monkeypatch: py
     late = _server(1)
     late["metadata"] |= {"resourceVersion": "0"}
     late["status"] = {}
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_server(port), late])
     assert ended.group_contains(Heard)
 
@@ -217,7 +257,7 @@ def test_one_in_a_pod_of_its_own_that_sleeps_isn_t_taken_for_awake(mode: Mode, m
         raise Heard
 
     monkeypatch.setattr(reading, "sleeping", heard)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_pod(port, {names.SERVER: "single"}, {})], lambda port: Options("ns", Settings(mode)))
     assert ended.group_contains(Heard)
 
@@ -236,7 +276,7 @@ def test_what_is_refused_is_read_once_however_often_its_pod_changes(monkeypatch:
 
     monkeypatch.setattr(building, "ask", refuse)
     monkeypatch.setattr(Kube, "ask", ask)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_requester(port)] * 3)
     assert ended.group_contains(Heard) and len(read) == 1
 
@@ -257,6 +297,6 @@ def test_while_a_patch_is_read_the_lease_may_be_renewed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Lease, "keep", keep)
     monkeypatch.setattr(building, "ask", read)
-    with pytest.raises(ExceptionGroup) as ended:
+    with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_requester(port)])
     assert ended.group_contains(Heard)

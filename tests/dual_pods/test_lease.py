@@ -85,6 +85,21 @@ def test_nor_does_one_that_another_controller_has_never_seen(clock: float, monke
     assert first.token <= second.token < first.token + 2
 
 
+def test_nor_does_one_that_is_deleted_as_soon_as_another_controller_has_taken_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They know the API server's clock to a second: pools and requesters would refuse the next one for ever."""
+    kube, now = Kube(), time.time()
+    kube.lease = {"spec": {"acquireTime": _OLD}, "metadata": {"resourceVersion": "x"}}
+    first, second = _lease(kube, "first"), _lease(kube, "second")
+    monkeypatch.setattr(time, "time", lambda: now)
+    asyncio.run(first.acquire())
+    kube.lease = {}
+    monkeypatch.setattr(time, "time", lambda: now - 1)
+    asyncio.run(second.acquire())
+    assert second.token > first.token
+
+
 def test_one_that_is_deleted_before_it_can_be_written_is_lost_or_another_ones_and_no_fault() -> None:
     """Else an order to an engine would count as carried out, as where its pod is gone."""
     kube, gone = Kube(), list[str]()

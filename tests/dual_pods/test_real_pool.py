@@ -3,6 +3,7 @@ engines on one node of two accelerators, and clients that ask through a requeste
 """
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gateway.shell.view import WATCHERS_MOST
 from gms.observer import Observer as Gms
 from lockserver.observer import Observer as Lock
 from lockserver.rules.messages import HolderState
@@ -152,6 +154,25 @@ def test_a_requester_is_ready_only_where_its_ports_lead_to_its_instance(it: Clus
     assert _text(it, "a", "qwen") == before
 
 
+def test_however_many_watch_a_pool_the_next_controller_hears_it(it: Cluster) -> None:
+    """As many as a door lets anybody: with these, those of 32 requesters whose instances are awake."""
+    _request(it, "a", "qwen", 1)
+    it.kill_controllers()
+    ip = it.servers()[0]["status"]["podIP"]
+    with contextlib.ExitStack() as watching:
+        for _ in range(WATCHERS_MOST - 1):
+            until(lambda: _watches(ip, watching), "there is room for another one")
+        it.controller()
+        _create(it, "b", "qwen", 1)
+        it.until_event("b", "Launching")
+
+
+def _watches(ip: str, watching: contextlib.ExitStack) -> bool:
+    connection = watching.enter_context(contextlib.closing(http.client.HTTPConnection(ip, 8000, timeout=10)))
+    connection.request("GET", "/failover/models?watch=1")
+    return connection.getresponse().status == 200
+
+
 def _is_awake(it: Cluster) -> bool:
     with contextlib.suppress(OSError):
         return it.states() == ["awake"]
@@ -234,3 +255,30 @@ def test_a_pool_that_hangs_behind_its_door_is_heard_before_its_accelerator_is_gi
     while not it.is_ready("llama"):
         assert shown.count("awake") + shown.count("waking") <= 1, shown
         shown = it.states()
+
+
+def test_a_door_that_begins_anew_and_has_not_heard_its_pool_yet_is_no_word_that_nothing_runs(it: Cluster) -> None:
+    """It shows no models for a moment. A pool that is empty, and asked for by none, would go, and all that sleeps."""
+    _request(it, "a", "qwen", 1)
+    before = _text(it, "a", "qwen")
+    _gone(it, "a")
+    until(lambda: it.states() == ["asleep"], "its instance sleeps")
+    [pod] = it.servers()
+    [pool], [door] = (_parts_of(it, pod, words) for words in (b"\0-m\0pool\0", b"\0-m\0gateway\0"))
+    os.kill(pool, signal.SIGSTOP)
+    try:
+        os.kill(door, signal.SIGKILL)
+        until(lambda: _shows(it) == ("away", []), "the next door knows of nothing")
+        _create(it, "b", "qwen", 1)
+        until(lambda: "n1-dual hasn't said yet what it runs" in it.says("b"), "the controller takes it for no word")
+    finally:
+        os.kill(pool, signal.SIGCONT)
+    it.until_ready("b")
+    assert _text(it, "b", "qwen") == before and it.servers()[0]["metadata"]["uid"] == pod["metadata"]["uid"]
+    it.until_event("b", "Waking")
+
+
+def _shows(it: Cluster) -> tuple[str, list[str]] | None:
+    with contextlib.suppress(OSError):
+        return it.pool()["pool"], it.states()
+    return None

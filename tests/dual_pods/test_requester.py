@@ -35,6 +35,7 @@ class Instance:
     taken: list[socket.socket] = field(default_factory=list)
     busy_s: float = 0.0
     asked: int = 0
+    status: str = "200 OK"
 
     def serve(self) -> None:
         while True:
@@ -46,7 +47,8 @@ class Instance:
             if connection.recv(10, socket.MSG_PEEK).startswith(b"GET /ready"):
                 time.sleep(self.busy_s)
                 with suppress(OSError):
-                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                    head = f"HTTP/1.1 {self.status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                    connection.sendall(head.encode())
                 connection.close()
                 self.asked += 1
             else:
@@ -224,6 +226,29 @@ def test_it_ends_at_once_where_nothing_is_open_and_a_connection_that_is_kept_for
     with _serving() as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_its_ports_lead_to_an_instance_that_is_away_and_not_to_another_one_that_has_that_port() -> None:
+    """A pool's door that begins anew may give it to another model, and no controller be there to say so."""
+    with _serving() as (_, instance):
+        instance.status = "503 Service Unavailable"
+        until(lambda: not _is_ready(), "its engine has died")
+        _connect(instance, b"this waits at its pool's door")[0].close()
+        instance.status = "404 Not Found"
+        until(lambda: _is_elsewhere(instance), "it has heard whose port that is")
+        instance.status = "200 OK"
+        until(_is_ready, "it is its own again")
+        _connect(instance, b"and leads there")[0].close()
+
+
+def _is_elsewhere(instance: Instance) -> bool:
+    before = len(instance.taken)
+    with socket.create_connection((IP, 8000), timeout=DEADLINE_S) as client, suppress(ConnectionResetError):
+        client.sendall(b"a question")
+        client.settimeout(NEVER_S)
+        with suppress(TimeoutError):
+            return client.recv(10) == b"" and len(instance.taken) == before
+    return False
 
 
 def test_an_instance_that_is_too_busy_for_two_seconds_to_say_that_it_is_ready_is_it() -> None:

@@ -54,7 +54,7 @@ def _with(check: Callable[[Engine, Servers, Server], Any], *, sleeps: bool = Tru
         await http.listen(listener)
         port = listener.getsockname()[1]
         async with asyncio.TaskGroup() as group:
-            its = Servers(group, engine.tell, lambda: 7, "key", sleeps=sleeps)
+            its = Servers(group, engine.tell, print, lambda: 7, "key", sleeps=sleeps)
             server = Server("u", "s", "ns", "n", "127.0.0.1", running=True, pool=False, instance="i1", port=port,
                             probe=(port, "/health"))  # fmt: skip
             its.seen(server)
@@ -126,6 +126,24 @@ def test_one_that_breaks_off_may_do_anything() -> None:
         engine.breaks = True
         await engine.until(None)
 
+    _with(check)
+
+
+def test_an_order_that_a_fault_of_ours_broke_off_may_have_been_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what its pod said before counts no more, as where it goes unanswered."""
+
+    def fault(body: bytes) -> None:
+        raise ZeroDivisionError
+
+    async def check(engine: Engine, its: Servers, server: Server) -> None:
+        engine.answers |= {"/is_sleeping": (200, b'{"is_sleeping": true}'), "/wake_up": (500, b"")}
+        await engine.until((State.ASLEEP, ""))
+        with pytest.raises(ZeroDivisionError):
+            await its.order(Order("wake", server, "i1"))
+        assert engine.told[-1] is None
+        await engine.until((State.ASLEEP, ""))
+
+    monkeypatch.setattr(servers, "sentence", fault)
     _with(check)
 
 

@@ -16,6 +16,7 @@ from gateway.rules import kinds
 from gateway.rules.demand import demand_of, shared, wedged
 from gateway.shell.router import Model, Router
 from pool.entries import ModelDemand, ModelOutlook, State
+from pool.rules import messages as m
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
 from tests.gateway.test_door_rules import BODY, COMPLETION, answered, step, switchover, with_engine
@@ -471,6 +472,17 @@ def test_the_pool_is_told_these_shares(tmp_path: Path) -> None:
         model = router.models[name] = Model(pair)
         model.begins("a client", None)
     assert [one.turn_ms for one in router.demand(it.now).values()] == [12_500, 12_500], "of 18 s that each asks for"
+
+
+def test_a_pool_is_away_until_it_has_said_what_it_runs(tmp_path: Path) -> None:
+    """What it runs is its last word of the first ones: until then no model is known, or what there was before."""
+    parts: Any = SimpleNamespace(named=lambda catalogue: None, changed=lambda: None)
+    with asyncio.Runner() as runner:
+        router = Router(runner.get_loop(), tmp_path, parts)
+    for _ in range(2):
+        for news in (None, m.Models(), m.Outlook(), m.Listing()):
+            router._hear(news)
+            assert (router.away_since is None) is isinstance(news, m.Listing)
 
 
 @pytest.mark.parametrize(

@@ -104,12 +104,12 @@ def test_a_connection_is_used_again_and_one_that_was_closed_is_not() -> None:
     [
         (b"", "closed the connection"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab", "closed the connection"),
-        (b"what?\r\n\r\n", "HttpParser"),
+        (b"what?\r\n\r\n", "what it answers is no HTTP: Expected HTTP/"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + b"x" * 100, "more than 50 bytes"),
-        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(300)), "HttpParser"),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(300)), "is no HTTP: too many headers"),
         (b"HTTP/1.1 200 OK\r\nh: " + b"x" * 100, "more than 50 bytes"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 10, "more than 50 bytes"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", "HttpParserUpgrade"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", "it answers 101, and"),
     ],
 )
 def test_no_answer_or_none_that_is_one_is_a_sentence(answer: bytes, says: str) -> None:
