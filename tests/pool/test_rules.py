@@ -12,7 +12,7 @@ from pool.rules.machine import AGAIN_S
 from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
 from pool.rules.plan import Down, queue
 from pool.rules.view import outlooks
-from tests.pool.harness import GPU, Pool
+from tests.pool.harness import GPU, Pool, Wishes
 
 BUSY = ModelDemand(streaming=1)
 
@@ -405,7 +405,7 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
             pool.lock("a", resting=False, token=token)
         pool.lock("a", resting=False, held=True, serving=True, token=token)
         assert pool.wishes() == []
-    pool.advance(6)
+    pool.advance(3)
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
     left = pool.machine.picture.budget.left([GPU], 1.0, pool.now)
     assert not long or left == pytest.approx(0.0, abs=0.2), "what the long turn has earned was for this swap"
@@ -415,6 +415,24 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
     pool.room(b=60)
     pool.advance(12)
     assert pool.wishes() == [("sleep", "a")]
+
+
+def test_an_engine_that_serves_and_dies_again_and_again_holds_others_up_for_its_turn_and_no_longer() -> None:
+    """Each began the time anew for which a model is left alone once it is awake: where all lived shorter than that, no
+    other model had a turn.
+    """
+    pool = Pool(costs=(0.6, 0.4), drain_s=0.0)
+    pool.awake("a", ModelDemand(streaming=1))
+    pool.machine.picture.budget._saved[GPU] = 0.0, pool.now
+    pool.wants("b")
+    began, wished = pool.now, Wishes()
+    while not wished and pool.now < began + 60:
+        pool.lock("a", resting=False)
+        pool.advance(0.2)
+        pool.lock("a", resting=False, held=True, serving=True, token=pool.views["a"].token + 1)
+        pool.advance(0.5)
+        wished = pool.wishes()
+    assert wished == [("sleep", "a"), ("wake", "b")] and pool.now == pytest.approx(began + 10, abs=1.0)
 
 
 def test_one_that_is_waked_while_it_goes_to_sleep_begins_a_turn() -> None:
