@@ -8,8 +8,8 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
-from pool.rules.machine import AGAIN_S
-from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
+from pool.rules.machine import AGAIN_S, RESTS
+from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS, runs_as
 from pool.rules.plan import Down, queue
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool, Wishes
@@ -934,6 +934,41 @@ def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
     pool.launcher(a=e.Child(False, ends=1, why="no such model"))
     assert pool.state("a") is State.FAILED and pool.machine.models["a"].why_failed == "no such model"
     pool.advance(2)
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person_asks_for_it() -> None:
+    """Others slept for each start, which ended as the one before."""
+    pool = Pool(running=False, entries={"a": {"pin": True}})
+    assert pool.wishes() == [("start", "a")]
+
+    def ends(number: int) -> None:
+        runs = runs_as(pool.machine.models["a"].rules.entry)
+        pool.launcher(a=e.Child(False, number, f"exit code 64: {'no such flag' * 200}", runs_as=runs, wrong=True))
+        pool.advance(3600)
+
+    ends(1)
+    assert pool.wishes() == [] and pool.state("a") is State.FAILED
+    outlook = outlooks(pool.machine.picture, {}, pool.now)["a"]
+    assert outlook.state is State.FAILED and outlook.why.endswith(f"; {RESTS} a") and outlook.estimate_ms is None
+    assert len(outlook.why) < 2000, "what may be said in a message"
+    pool.asks("wake", "a")
+    assert pool.wishes() == [("start", "a")]
+    ends(2)
+    assert pool.wishes() == [] and not queue(pool.machine.picture, pool.now), "none waits behind it"
+    pool.entries["a"] |= {"arguments": ["--other"]}
+    pool.configure("ab")
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest() -> None:
+    """A pool that begins hears of it, too."""
+    pool = Pool(running=False)
+    pool.wants("a")
+    older = e.Child(False, ends=1, why="no such flag", runs_as="of the older one", wrong=True)
+    pool.launcher(a=older)
+    assert pool.state("a") is State.FAILED and pool.wishes() == [("start", "a")]
+    pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("start", "a")]
 
 
