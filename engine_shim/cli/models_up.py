@@ -30,6 +30,7 @@ from sidecar.kernel import process_tree
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child
+from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.sockets import ServerSocket
@@ -61,6 +62,7 @@ class Ended:
     ends: int = 0
     why: str = ""
     runs_as: str = ""
+    wrong: bool = False
 
 
 class ModelsUp(Tree):
@@ -209,7 +211,10 @@ class ModelsUp(Tree):
     def _take_out_ended(self, name: str, model: Launched) -> None:
         del self._models[name]
         hopeless = next((shim for shim in model.shims if shim.hopeless), None)
-        self._note_end(name, model.runs_as, "" if model.ending or hopeless is None else self.why(hopeless))
+        if model.ending or hopeless is None:
+            self._note_end(name, model.runs_as, "")
+        else:
+            self._note_end(name, model.runs_as, self.why(hopeless), wrong=hopeless.code == EX_USAGE)
         for shim in model.shims:
             self.supervisor.children.remove(shim)
         if model.again is not None:
@@ -217,10 +222,10 @@ class ModelsUp(Tree):
         elif model.forget:
             self._forget(name)
 
-    def _note_end(self, name: str, runs_as: str, why: str) -> None:
+    def _note_end(self, name: str, runs_as: str, why: str, *, wrong: bool = False) -> None:
         """`why`: it couldn't be started."""
         last = self._ended.get(name, Ended())
-        self._ended[name] = Ended(last.ends + 1, why, runs_as)
+        self._ended[name] = Ended(last.ends + 1, why, runs_as, wrong)
 
     def _forget(self, name: str) -> None:
         """Its directory goes in one step: a lock server that saw half of it gone served the other half anew."""
@@ -234,7 +239,7 @@ class ModelsUp(Tree):
     def _tell(self) -> None:
         """Every pool, if something has changed."""
         found = {
-            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as)
+            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as, wrong=one.wrong)
             for name, one in self._ended.items()
         }
         for name, model in self._models.items():

@@ -31,8 +31,8 @@ The rules:
  7. Told to end, an engine that serves drains within `drain_s`; any other has nothing to lose and is killed. Told again,
     it is killed. The end waits for our own processes and for nothing else; the next start has rule 1.
  8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
-    arguments, the weights of another model), when it ends in Init with exit code 64, or when Init fails with the same
-    words again and again (`init_failures.py`). That takes a person, and the shim ends with this code.
+    arguments, the weights of another model), or when it ends in Init with exit code 64: the shim ends with this code.
+    Nor is it when Init fails with the same words again and again (`init_failures.py`): the shim ends with 78.
  9. It is ready, and not redundant, while its counterpart takes other requests than it does: an alarm
     (`counterparts.py`).
 """
@@ -47,7 +47,7 @@ from engine_shim.rules.counterparts import Counterparts
 from engine_shim.rules.counters import Counters
 from engine_shim.rules.events import Restart, State
 from engine_shim.rules.init_failures import MOST_ALIKE, InitFailures
-from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.exit_codes import EX_FAILS_ALIKE, EX_USAGE
 
 UNWELL_S = 5.0
 DRAIN_MARGIN_S = 2.0
@@ -281,7 +281,7 @@ class Lifecycle:
         if self.state is State.INIT and not self.terminating:
             if self._init_failures.failed(said, transient=self._transient):
                 self.why = f"Init failed {MOST_ALIKE} times with the same words, so no further start: {why}"
-                self._exit_code = EX_USAGE
+                self._exit_code = EX_FAILS_ALIKE
             if self._hopeless:
                 self._exit_code = EX_USAGE
         self._move(State.DEAD)

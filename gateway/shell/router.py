@@ -60,8 +60,10 @@ class Parts:
 class Model:
     """What is here of one."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, entry: Entry) -> None:
         self.pair = pair
+        self.entry = entry
+        """As it was last, if it was taken out."""
         self.told: e.Outlook | None = None
         self.clients: Counter[str] = Counter()
         """How many requests each has here."""
@@ -128,7 +130,9 @@ class Router:
         for key in [key for key in self.models if key not in wanted]:
             model = self.models[key]
             if model.clients:
-                if key not in self.outlook:  # the pool wishes nothing for it any more
+                if key in self.outlook:
+                    self._see(model)
+                else:  # the pool wishes nothing for it any more
                     self._tell(model, e.Outlook("", f"the model {key!r} is not here any more", gone=True))
                 continue
             del self.models[key]
@@ -140,20 +144,26 @@ class Router:
     def _mind(self, entry: Entry) -> Model:
         """This model's pair is there, and knows what the pool says."""
         model = self.models.get(_key(entry))
-        seen = routing.outlook_of(entry, self.outlook)
         if model is None:
+            seen = routing.outlook_of(entry, self.outlook)
             run_dir, bounds, url = Path(seen.run_dir or self._run_dir / "lock" / entry.name), self._parts.bounds, ""
             if entry.remote is not None:
                 url = remote.address_of(entry.remote)
                 bounds = replace(bounds, queue_timeout_s=REMOTE_S)
             pair = self._parts.make_pair(run_dir, bounds, partial(self._over, _key(entry)), url)
-            model = self.models[_key(entry)] = Model(pair)
+            model = self.models[_key(entry)] = Model(pair, entry)
             self._parts.pairs.append(pair)
             pair.on_changed = self._changed
             pair.start()
-        told = routing.told(entry, seen, away=self.away_since is not None)
-        self._tell(model, msgspec.structs.replace(told, loaded=seen.loaded))
+        model.entry = entry
+        self._see(model)
         return model
+
+    def _see(self, model: Model) -> None:
+        """What the pool says of it. One that was taken out may fail while requests wait for it."""
+        seen = routing.outlook_of(model.entry, self.outlook)
+        told = routing.told(model.entry, seen, away=self.away_since is not None)
+        self._tell(model, msgspec.structs.replace(told, loaded=seen.loaded))
 
     def _tell(self, model: Model, told: e.Outlook) -> None:
         if told != model.told:

@@ -171,6 +171,8 @@ class Child(Event, frozen=True):
     host_bytes: int = 0
     runs_as: str = ""
     """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""
+    wrong: bool = False
+    """With that they can't run, whatever else changes."""
 
 
 class LauncherSeen(Event, frozen=True):

@@ -179,7 +179,7 @@ class Model:
     """Its lock has refused to put it to sleep: not again before that."""
     failures: int = 0
     retry_at: float = -math.inf
-    """It has failed, and isn't tried again before; then it is as if it had not."""
+    """It has failed, and isn't tried again before; then it is as if it had not. Infinite: its arguments are wrong."""
     why_failed: str = ""
     leases: Mapping[str, int] = field(default_factory=dict)
     beyond_lease: dict[str, int] = field(default_factory=dict)
@@ -324,12 +324,12 @@ class Model:
         self.wished_at = self.room_at = self.drained_at = now
         self.brings_back = bool(self.parked)
 
-    def failed(self, why: str, now: float) -> None:
+    def failed(self, why: str, now: float, *, rests: bool = False) -> None:
         self.wish = Wish.NONE
         self.failures += 1
         self.failures_total += 1
         self.why_failed = why
-        self.retry_at = now + pause_s(self.failures)
+        self.retry_at = math.inf if rests else now + pause_s(self.failures)
 
     def works(self) -> None:
         self.failures, self.why_failed, self.retry_at, self.grants = 0, "", -math.inf, 0

@@ -115,7 +115,7 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.has_older or (not model.demand.wants if model.leaving else model.outdated):
+    if model.has_older or model.retry_at == math.inf or (not model.demand.wants if model.leaving else model.outdated):
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:

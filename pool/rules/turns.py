@@ -98,7 +98,7 @@ def may_sleep(up: Model, down: Model, price: float, host: HostRules, budget: Swa
         return When(least, idle + 2 * down.gap_s if scarce and down.gap_s <= cost else now)
     if lazy(up):
         return never
-    least = max(least, down.since + (cost if down.begun else BEGIN_S))
+    least = max(least, down.turn_at + (cost if down.begun else BEGIN_S))
     if effective(up, host, now) > down.demand.priority:
         least = max(least, up.waits_since + host.ageing_s)
     takes = host.drain_s + cost

@@ -30,19 +30,19 @@ ORDINALS = {1: "first", 2: "second", 3: "third"}
 
 def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, ModelOutlook]:
     waits, line = waiting(it, now), queue(it, now)
-    free = it.free()
+    free, soon = it.free(), _as_soon(it, now)
     found = {}
     for name, model in it.models.items():
         turn, tried = waits.get(name, (0, None))
         state = model.offered
         at_rest = state in (State.OFF, State.ASLEEP)
-        if at_rest and not isinstance(tried, Blocked):
+        if at_rest and (not isinstance(tried, Blocked) or (turn == 1 and tried.in_vain)):
             asked = replace(model, demand=Demand(waiting=1, since=now, priority=model.demand.priority))
-            tried = room_for(it, asked, free, set(), now)
+            tried = room_for(soon, model if turn else asked, free, set(), now)
         large = _too_large(it, model, now) if at_rest else ""
         estimate_s = math.inf if large else estimate(it, model, turn, tried, now)
         in_haste = not large and isinstance(tried, Blocked)
-        soonest_s = min(_in_haste(it, model, line, free, now), estimate_s) if in_haste else estimate_s
+        soonest_s = min(_in_haste(soon, model, line, free, now), estimate_s) if in_haste else estimate_s
         found[name] = ModelOutlook(
             state=state,
             why=large or _why(it, model, turn, tried),
@@ -55,6 +55,20 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
             loaded=model.child.runs_as.partition(".")[0],
         )
     return found
+
+
+def _as_soon(it: Picture, now: float) -> Picture:
+    """The same with those awake that wake: their turns come first."""
+
+    def awake(one: Model) -> Model:
+        at = now + max(one.wake_s - (now - one.since), 0.0)
+        view = LockView(resting=False, held=True, serving=True)
+        return replace(one, wish=Wish.NONE, view=view, since=at, turn_at=min(one.turn_at, at), begun=one.demand.wants)
+
+    def wakes(one: Model) -> bool:
+        return one.state is State.WAKING and (one.wish is Wish.WAKE or (one.view is not None and one.view.held))
+
+    return replace(it, models={name: awake(one) if wakes(one) else one for name, one in it.models.items()})
 
 
 def _too_large(it: Picture, model: Model, now: float) -> str:

@@ -12,6 +12,8 @@ EX_LOST = 70
 """The lock is lost, and with it the right to go on."""
 EX_NOT_IN_TIME = 75
 """It wasn't granted in time."""
+EX_FAILS_ALIKE = 78
+"""Each of several starts has failed with the same words, so no further one was tried."""
 EX_CANT_RUN = 126
 """The command that was to be run can't be."""
 EX_INTERRUPTED = 130

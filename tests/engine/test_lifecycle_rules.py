@@ -19,6 +19,7 @@ from engine_shim.rules.lifecycle import (
     UNWELL_S,
     TreePhase,
 )
+from sidecar.terminal.exit_codes import EX_FAILS_ALIKE
 from tests.engine.machine import CONN, MAIN, WORKER, Harness, at, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING, State.SLEEPING]
@@ -467,7 +468,7 @@ def test_an_init_that_fails_three_times_in_the_same_words_is_the_last() -> None:
     assert failing(harness, "two").machine.exiting
     ended = [said for said in harness.said if isinstance(said, e.Exit)]
     assert [(exit.code, "3 times with the same words" in exit.why and "two" in exit.why) for exit in ended] == [
-        (64, True)
+        (EX_FAILS_ALIKE, True)
     ]
 
 

@@ -285,7 +285,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_the_one_that_ser
     serving = main_of(up, active)
     (house.faults("a") / "fail_init").touch()
     main_of(up, standby).kill()
-    until(lambda: f"ALARM: {standby} is given up by failover up (exit code 64: Init failed" in up.said(), "it is said")
+    until(lambda: f"ALARM: {standby} is given up by failover up (exit code 78: Init failed" in up.said(), "it is said")
     assert not up.dead and not serving.dead and house.served(KIND)
     shown = _shown(house)
     assert f"redundancy     none: no engine is ready to take over; {standby} is given up by failover up" in shown, shown
@@ -299,7 +299,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_the_one_that_ser
     main_of(up, standby).kill()
     until(lambda: up.said().count(f"ALARM: {standby} is given up") == 2, "again")
     serving.kill()
-    assert up.code() == 64
+    assert up.code() == 78
     assert f"no engine is left: {active} can't be started" in up.said()
     assert not UpFacts.read(house.run_dir).given_up
 

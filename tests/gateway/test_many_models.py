@@ -11,8 +11,9 @@ import signal
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -216,28 +217,45 @@ def test_a_stream_waits_for_its_model_is_told_what_for_and_is_then_answered(many
     until(lambda: many.pool.demand["off"].served == 2, "the pool hears that they were served")
 
 
-def test_what_waits_for_a_model_of_which_the_pool_knows_no_more_is_refused_and_not_kept_waiting(many: Many) -> None:
-    many.pool.entries.append(Entry(name="gone"))
-    many.pool.see("gone", State.LOADING)
+def taken_out(many: Many, name: str, then: Callable[[], None]) -> Stream:
+    """What a request has that waits for a model which is taken out, and of which the pool then says something else."""
+    many.pool.entries.append(Entry(name=name))
+    many.pool.see(name, State.LOADING)
     many.pool.again()
-    until(lambda: many.state("gone") == "loading", "the door has heard of it")
+    until(lambda: many.state(name) == "loading", "the door has heard of it")
 
     async def story() -> Stream:
-        stream = Stream({**BODY, "model": "gone"}, streams=False)
+        stream = Stream({**BODY, "model": name}, streams=False)
         running = asyncio.create_task(stream.run(many.door.port))
-        while not ("gone" in many.pool.demand and many.pool.demand["gone"].waiting):
+        while not (name in many.pool.demand and many.pool.demand[name].waiting):
             await asyncio.sleep(0.01)
         many.pool.entries.pop()
         many.pool.again()
-        await asyncio.to_thread(until, lambda: not many.state("gone"), "it was taken out")
-        await asyncio.to_thread(many.state, "gone")  # by then a refusal would be here
+        await asyncio.to_thread(until, lambda: not many.state(name), "it was taken out")
+        await asyncio.to_thread(many.state, name)  # by then a refusal would be here
         assert not running.done(), "the pool knows it still, and serves what it has"
-        del many.pool.outlook["gone"]
-        many.pool.again()
+        then()
         return await running
 
-    stream = asyncio.run(story())
+    return asyncio.run(story())
+
+
+def test_what_waits_for_a_model_of_which_the_pool_knows_no_more_is_refused_and_not_kept_waiting(many: Many) -> None:
+    def forgotten() -> None:
+        del many.pool.outlook["gone"]
+        many.pool.again()
+
+    stream = taken_out(many, "gone", forgotten)
     assert stream.status == 503 and b"'gone' is not here any more" in stream.raw
+
+
+def test_what_waits_for_a_model_that_was_taken_out_and_fails_is_told_why_and_not_kept_until_its_bound(
+    many: Many,
+) -> None:
+    failed = partial(many.pool.see, "lost", State.FAILED, leaving=True, why="its weights are gone")
+    stream = taken_out(many, "lost", failed)
+    assert stream.status == 503 and b"'lost' can't be served now: its weights are gone" in stream.raw
+    del many.pool.outlook["lost"]
 
 
 def test_a_cold_load_counts_against_the_callers_time_out(many: Many) -> None:

@@ -15,7 +15,7 @@ from gateway.rules import events as e
 from gateway.rules import kinds
 from gateway.rules.demand import demand_of, shared, wedged
 from gateway.shell.router import Model, Router
-from pool.entries import ModelDemand, ModelOutlook, State
+from pool.entries import Entry, ModelDemand, ModelOutlook, State
 from pool.rules import messages as m
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
@@ -469,7 +469,7 @@ def test_the_pool_is_told_these_shares(tmp_path: Path) -> None:
         router = Router(runner.get_loop(), tmp_path, parts)
     for name in ("a", "b"):
         pair: Any = SimpleNamespace(machine=it.machine, url="")
-        model = router.models[name] = Model(pair)
+        model = router.models[name] = Model(pair, Entry(name=name))
         model.begins("a client", None)
     assert [one.turn_ms for one in router.demand(it.now).values()] == [12_500, 12_500], "of 18 s that each asks for"
 

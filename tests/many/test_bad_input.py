@@ -73,6 +73,23 @@ def test_a_model_whose_directory_cant_be_made_fails_with_a_sentence_and_the_othe
     host.until_states(b=State.AWAKE)
 
 
+@pytest.mark.chaos
+def test_one_whose_arguments_its_engine_refuses_rests_with_a_sentence_until_they_are_others(house: House) -> None:
+    host = Host(house, {"a": {**MODEL, "arguments": ["--no-such-flag"]}})
+    host.until(lambda: host.failed("a"), "it can't be started")
+    why = host.shown_of("a").why
+    assert why.startswith("exit code 64: ") and "--no-such-flag" in why, why
+    assert why.endswith("it is started again once its entry has changed, or by: failover models wake a"), why
+    assert "again_in_s" not in host.up.said()
+    host.until(lambda: host.get("/v1/models")[0] == 200, "the door knows its models")
+    status, said = host.get("/v1/completions", {"model": "a", "prompt": "Once"})
+    assert status == 503 and "--no-such-flag" in said["error"]["message"], said
+    host.models["a"] = MODEL
+    host.write()
+    os.kill(host.up.pid, signal.SIGHUP)
+    host.answered(host.ready().run([host.stream("a")]))
+
+
 @pytest.mark.parametrize("verb", ["check", "up"])
 def test_an_entry_that_stands_twice_is_refused_with_its_lines(house: House, verb: str) -> None:
     code, words = said(house, "models:\n  a: {engine: reference}\n  a: {engine: reference}\n", verb)

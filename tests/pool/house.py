@@ -82,9 +82,8 @@ class Engine:
     """Grows when it dies: what was under way means nothing any more."""
     round: int = 0
     """Grows with each sleep that begins or is called off."""
-    waked_at: float = 0.0
     turn_at: float = math.inf
-    """The same, but an engine that takes over from one that died goes on with its turn."""
+    """When it was waked: an engine that takes over from one that died goes on with its turn."""
     had: bool = False
     """A request since it was waked."""
     frees_less: int = 0
@@ -246,14 +245,13 @@ class HouseWorld(World):
     def _may_sleep(self, engine: Engine, why: str) -> None:
         if not why.endswith("is next"):
             return
-        entry, awake_s = self.machine.models[engine.kind.name].rules.entry, self.now - engine.waked_at
-        turn_s = self.now - engine.turn_at
+        entry, turn_s = self.machine.models[engine.kind.name].rules.entry, self.now - engine.turn_at
         if entry.pin:
             raise Violation(f"{entry.name} is pinned, and is to sleep: {why}")
         if engine.serving and turn_s < entry.loaded_at_least_s - 1e-6:
             raise Violation(f"{entry.name} is to sleep after {turn_s:.3f} s: {why}")
         waits = self.waiting[entry.name] and self.machine.doors  # with a door that dies, its requests have gone
-        if engine.serving and not engine.had and waits and awake_s < BEGIN_S - 1e-6:
+        if engine.serving and not engine.had and waits and turn_s < BEGIN_S - 1e-6:
             raise Violation(f"{entry.name} was waked for a request, and is to sleep before it had it")
 
     # -- what it is told -------------------------------------------------------------------------------------------
@@ -542,7 +540,7 @@ class HouseWorld(World):
             self._at_rest(engine, "it doesn't fit")
             self.lend()
             return
-        engine.serving, engine.waked_at, engine.had = True, self.now, False
+        engine.serving, engine.had = True, False
         engine.turn_at = min(engine.turn_at, self.now)
         self.awake.add(name)
         self.swaps += 1

@@ -8,11 +8,11 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
-from pool.rules.machine import AGAIN_S
-from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS
+from pool.rules.machine import AGAIN_S, RESTS
+from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS, runs_as
 from pool.rules.plan import Down, queue
 from pool.rules.view import outlooks
-from tests.pool.harness import GPU, Pool
+from tests.pool.harness import GPU, Pool, Wishes
 
 BUSY = ModelDemand(streaming=1)
 
@@ -405,7 +405,7 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
             pool.lock("a", resting=False, token=token)
         pool.lock("a", resting=False, held=True, serving=True, token=token)
         assert pool.wishes() == []
-    pool.advance(6)
+    pool.advance(3)
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
     left = pool.machine.picture.budget.left([GPU], 1.0, pool.now)
     assert not long or left == pytest.approx(0.0, abs=0.2), "what the long turn has earned was for this swap"
@@ -415,6 +415,24 @@ def test_an_engine_that_takes_over_has_what_is_left_of_the_turn(how: str, promis
     pool.room(b=60)
     pool.advance(12)
     assert pool.wishes() == [("sleep", "a")]
+
+
+def test_an_engine_that_serves_and_dies_again_and_again_holds_others_up_for_its_turn_and_no_longer() -> None:
+    """Each began the time anew for which a model is left alone once it is awake: where all lived shorter than that, no
+    other model had a turn.
+    """
+    pool = Pool(costs=(0.6, 0.4), drain_s=0.0)
+    pool.awake("a", ModelDemand(streaming=1))
+    pool.machine.picture.budget._saved[GPU] = 0.0, pool.now
+    pool.wants("b")
+    began, wished = pool.now, Wishes()
+    while not wished and pool.now < began + 60:
+        pool.lock("a", resting=False)
+        pool.advance(0.2)
+        pool.lock("a", resting=False, held=True, serving=True, token=pool.views["a"].token + 1)
+        pool.advance(0.5)
+        wished = pool.wishes()
+    assert wished == [("sleep", "a"), ("wake", "b")] and pool.now == pytest.approx(began + 10, abs=1.0)
 
 
 def test_one_that_is_waked_while_it_goes_to_sleep_begins_a_turn() -> None:
@@ -916,6 +934,41 @@ def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
     pool.launcher(a=e.Child(False, ends=1, why="no such model"))
     assert pool.state("a") is State.FAILED and pool.machine.models["a"].why_failed == "no such model"
     pool.advance(2)
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person_asks_for_it() -> None:
+    """Others slept for each start, which ended as the one before."""
+    pool = Pool(running=False, entries={"a": {"pin": True}})
+    assert pool.wishes() == [("start", "a")]
+
+    def ends(number: int) -> None:
+        runs = runs_as(pool.machine.models["a"].rules.entry)
+        pool.launcher(a=e.Child(False, number, f"exit code 64: {'no such flag' * 200}", runs_as=runs, wrong=True))
+        pool.advance(3600)
+
+    ends(1)
+    assert pool.wishes() == [] and pool.state("a") is State.FAILED
+    outlook = outlooks(pool.machine.picture, {}, pool.now)["a"]
+    assert outlook.state is State.FAILED and outlook.why.endswith(f"; {RESTS} a") and outlook.estimate_ms is None
+    assert len(outlook.why) < 2000, "what may be said in a message"
+    pool.asks("wake", "a")
+    assert pool.wishes() == [("start", "a")]
+    ends(2)
+    assert pool.wishes() == [] and not queue(pool.machine.picture, pool.now), "none waits behind it"
+    pool.entries["a"] |= {"arguments": ["--other"]}
+    pool.configure("ab")
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest() -> None:
+    """A pool that begins hears of it, too."""
+    pool = Pool(running=False)
+    pool.wants("a")
+    older = e.Child(False, ends=1, why="no such flag", runs_as="of the older one", wrong=True)
+    pool.launcher(a=older)
+    assert pool.state("a") is State.FAILED and pool.wishes() == [("start", "a")]
+    pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("start", "a")]
 
 

@@ -99,8 +99,8 @@ def test_a_turn_lasts_until_requests_that_begin_anew_have_come_further_than_in_t
         (model(entry={"loaded_at_least_s": 130.0}), (30.0, 0.0)),
         (model(sleep_at=NOW + 7), (7.0, 0.0)),
         (model(demand=BUSY), (-99.0, 0.0)),
-        (model(demand=BUSY, since=NOW), (COST, 0.0)),
-        (model(demand=BUSY, since=NOW, begun=False), (BEGIN_S, 0.0)),
+        (model(demand=BUSY, turn_at=NOW), (COST, 0.0)),
+        (model(demand=BUSY, turn_at=NOW, begun=False), (BEGIN_S, 0.0)),
         (model(demand=BUSY, view=e.LockView(resting=False), since=NOW), (BEGIN_S, BEGIN_S)),
         (model(view=e.LockView(resting=False), since=NOW, learned=e.Learned(wake_s=9.0)), (9.0, 9.0)),
         (model(demand=BUSY, view=e.LockView(resting=False, held=True)), NEVER),
@@ -134,9 +134,9 @@ def test_who_has_requests_sleeps_when_its_turn_is_over(up: dict[str, Any], saved
 def test_one_that_has_to_load_first_comes_after_a_turn_that_is_worth_the_load() -> None:
     starts = wanted()
     starts.child, starts.learned = e.Child(False), e.Learned(wake_s=WAKE_S, sleep_s=SLEEP_S, load_s=18.0)
-    assert asked(model(demand=BUSY, since=NOW), starts)[0] == 18.0 + COST
+    assert asked(model(demand=BUSY, turn_at=NOW), starts)[0] == 18.0 + COST
     starts.child = e.Child(True)
-    assert asked(model(demand=BUSY, since=NOW), starts)[0] == COST, "it has loaded"
+    assert asked(model(demand=BUSY, turn_at=NOW), starts)[0] == COST, "it has loaded"
 
 
 def test_a_more_urgent_one_is_left_alone_until_the_other_has_waited_for_long() -> None:

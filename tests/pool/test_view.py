@@ -193,6 +193,27 @@ def test_how_soon_one_could_be_answered_that_would_be_too_late_otherwise_is_told
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_while_another_wakes_its_turn_is_in_the_estimate_too(waits: bool) -> None:
+    """What a request would wait was only as long as a swap takes, and what the door took for that wasn't kept."""
+    pool = Pool("ab")
+    pool.wants("a")
+    pool.feed(e.LockAnswered("a", True))
+    pool.lock("a", resting=False, held=True)
+    spent(pool)
+    if waits:
+        pool.wants("b")
+    told = seen(pool)["b"]
+    assert told.estimate_ms == pytest.approx(9000 + 900, abs=1000) and told.soonest_ms < 4000
+    until = pool.now + told.soonest_ms / 1000
+    pool.wants("b", deadline_in_ms=told.soonest_ms)
+    pool.wakes("a")
+    pool.wants("a", waiting=0, streaming=1)
+    pool.wishes()
+    pool.advance(until - 0.9 - pool.now)
+    assert pool.wishes() == [("sleep", "a"), ("wake", "b")], "it is kept"
+
+
 def test_one_that_would_be_too_late_otherwise_comes_after_those_that_are_more_urgent() -> None:
     pool = Pool("abc")
     pool.awake("a", BUSY)
@@ -220,7 +241,7 @@ def test_what_is_missing_is_said_in_bytes_and_what_cant_be_has_no_turn() -> None
     pool.wants("b")
     pool.lock("b", resting=False, held=True)  # it wakes, and can't be put to sleep before it has
     pool.wants("c")
-    assert seen(pool)["c"].why.endswith("50 bytes of gpu are missing"), "it isn't the pinned one that is in the way"
+    assert seen(pool)["c"].why.endswith("its turn comes after that of b"), "it isn't the pinned one that is in the way"
     assert seen(pool)["c"].estimate_ms is not None
     pool = Pool("ab", sizes=dict.fromkeys("ab", 60))
     pool.awake("a")
