@@ -166,6 +166,16 @@ def test_no_command_waits_for_a_fifo_in_place_of_a_file(
         assert codes == {"status": 3, "doctor": 1, "kill": 1, "top": 1, "down": 0}, said
 
 
+def test_no_tree_starts_where_any_user_may_take_its_files_away(tmp_path: Path) -> None:
+    """`failover doctor` calls such a directory a FAIL. A group may be meant, as with `--socket-mode 660`."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(CannotStart, match=f"any user may replace .* in {tmp_path}: give --run-dir {tmp_path}/failover"):
+        TreeLock(tmp_path)
+    assert not (tmp_path / UP_LOCK).exists()
+    tmp_path.chmod(0o770)
+    TreeLock(tmp_path).close()
+
+
 # -- what another start doesn't mend -----------------------------------------------------------------------------------
 
 
