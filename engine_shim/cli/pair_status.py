@@ -121,19 +121,21 @@ def _coming(engine: dict[str, Any]) -> list[str]:
 
 
 def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
-    up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
-    starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
+    told = ", which was told to end" if seen.ending else ""
+    up = f"  (failover up: process {seen.up}{told})" if seen.up is not None else ""
+    # what isn't there yet, or is to be there no more, is no alarm
+    passing = seen.ending or (seen.starting and serving(seen.lock, seen.engines) is None)
     rows = [("run directory", f"{seen.run_dir}{up}")]
     rows += [("alarm", seen.no_room)] if seen.no_room else []
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
-        if not seen.door["answers"] and not starting:
+        if not seen.door["answers"] and not passing:
             rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
     lock = seen.lock
     if lock is None:
         rows.append(("lock", seen.lock_why))
-        rows += [] if starting else [("alarm", NO_LOCK)]
+        rows += [] if passing else [("alarm", NO_LOCK)]
     else:
         holder = lock["holder"]
         rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))
@@ -142,11 +144,11 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
         if lock.get("resting"):
             rows.append(("at rest", lock["resting_why"]))
-        elif serving(lock, seen.engines) is None and not starting:
+        elif serving(lock, seen.engines) is None and not passing:
             rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", _weights(one) if one["answers"] else f"no answer: {one['why']}"))
-        if not one["answers"] and not starting:
+        if not one["answers"] and not passing:
             rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]

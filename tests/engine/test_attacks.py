@@ -309,12 +309,18 @@ def test_no_person_is_told_to_start_by_hand_what_failover_up_starts_again(
 def test_a_pool_that_failover_models_up_starts_is_not_to_be_started_by_hand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for starting, who in ((True, "is starting it"), (False, "starts it again by itself, and its output says why")):
-        pair_look.UpFacts(starting=starting, models=True).write(tmp_path)
+    for facts, why in (
+        (pair_look.UpFacts(starting=True, models=True), "no pool listens; failover models up is starting it"),
+        (pair_look.UpFacts(models=True), "no pool listens; failover models up starts it again by itself, and its"),
+        (pair_look.UpFacts(models=True, ending=True), "no pool listens; failover models up was told to end"),
+        (pair_look.UpFacts(), f"{tmp_path} has a pair and no pool: failover status shows it"),
+    ):
+        facts.write(tmp_path)
         with contextlib.closing(TreeLock(tmp_path)):
             codes = [failover(["models", *words, "--run-dir", str(tmp_path)]) for words in ([], ["wake", "chat"])]
         said = capsys.readouterr().err
-        assert codes == [2, 2] and said.count(f"failover: no pool listens; failover models up {who}") == 2, said
+        assert codes == [2, 2] and said.count(f"failover: {why}") == 2, said
+    pair_look.UpFacts.remove(tmp_path)
     assert failover(["models", "--run-dir", str(tmp_path)]) == 2
     assert "start one (failover models up models.yaml)" in capsys.readouterr().err
 
