@@ -134,14 +134,14 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
     )
 
 
-def weights(run_dir: Path) -> list[dict[str, Any]]:
+def weights(run_dir: Path, starts: str) -> list[dict[str, Any]]:
     """What GMS of each device says: of a host with many models."""
-    return [_gms(run_dir, device, "") for device in devices(run_dir)]
+    return [_gms(run_dir, device, starts) for device in devices(run_dir)]
 
 
-def door(url: str) -> dict[str, Any]:
+def door(url: str, starts: str) -> dict[str, Any]:
     """Whether one answers there, whatever stands behind it."""
-    why = _why_no_answer(url, "", None)
+    why = _why_no_answer(url, starts, None)
     return {"url": url, "answers": not why, "why": why}
 
 

@@ -27,8 +27,7 @@ WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to wri
 def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
     """Prints the status. Returns the exit code. Raises PairError where this user may not see whether anything runs."""
     seen = look(run_dir, door)
-    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
-    running = seen.up is not None or any(answers)
+    running = runs(seen)
     if seen.refused and not running:
         raise PairError(seen.lock_why)
     serves = serving(seen.lock, seen.engines)
@@ -43,6 +42,12 @@ def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
     if not running:
         return NOTHING_RUNS
     return NONE_REACHED if not reached(seen) else NOT_ALL_SEEN if silent_parts(seen) else REACHED
+
+
+def runs(seen: Seen) -> bool:
+    """Whether anything of a pair is there."""
+    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
+    return seen.up is not None or any(answers)
 
 
 def silent_parts(seen: Seen) -> list[str]:

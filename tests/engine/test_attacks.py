@@ -20,6 +20,7 @@ from engine_shim.cli.pair_status import AT_REST, redundancy, serving, waits_for
 from engine_shim.cli.tree import CannotStart, TreeLock
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
+from sidecar.terminal.findings import Level
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Shim
 from tests.engine.test_scenarios import settled
@@ -323,6 +324,23 @@ def test_a_pool_that_failover_models_up_starts_is_not_to_be_started_by_hand(
     pair_look.UpFacts.remove(tmp_path)
     assert failover(["models", "--run-dir", str(tmp_path)]) == 2
     assert "start one (failover models up models.yaml)" in capsys.readouterr().err
+
+
+def test_a_lock_at_rest_is_no_failure() -> None:
+    """Of many models all but a few sleep."""
+    lock = {**LOCK, "state": "FREE", "holder": None, "resting": True}
+    found = [*pair_doctor.of_the_parts(pair_look.Seen("/x", None, lock, "", [], [READY], None))]
+    assert [one.level for one in found if one.check == "redundancy"] == [Level.WARN], found
+
+
+def test_of_a_host_that_ends_the_doctor_sends_nobody_to_start_its_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_look.UpFacts("http://127.0.0.1:1", ("host:0",), models=True, ending=True).write(tmp_path)
+    with contextlib.closing(TreeLock(tmp_path)):
+        assert failover(["doctor", "--run-dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("failover models up was told to end") == 3 and "start one (failover models up" not in said, said
 
 
 def test_only_a_process_that_is_there_and_silent_is_to_be_continued() -> None:

@@ -492,10 +492,13 @@ def test_where_no_pair_ever_ran_all_commands_say_so_and_touch_nothing(
         (("down",), 1, "no failover up runs in"),
         (("kill", "active"), 1, "nothing runs in"),
         (("status",), 3, "nothing runs in"),
+        (("doctor", "--json"), 1, "nothing runs in"),
     ):
         assert main([*words, "--run-dir", str(tmp_path)]) == code
         printed = capsys.readouterr()
         assert expected in printed.out + printed.err
+    checks = json.loads(printed.out)["checks"]
+    assert [one["check"] for one in checks if one["level"] == "FAIL"] == ["pair"], "one cause is said once"
     strange = tmp_path / "engine" / "Cargo.lock"
     strange.parent.mkdir()
     strange.write_text("theirs")
