@@ -172,12 +172,8 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
     piped = pattern.startswith("|")
     where = f"piped into {pattern[1:].split()[0]}" if len(pattern) > 1 and piped else "written to files"
     harmless = (1,) if piped else (0, 1)  # a limit of 0 doesn't keep the kernel from a pipe
-    holder = patient.status.holder if patient.status is not None else None
-    dumping = [
-        str(member.pid)
-        for member in (holder.members if holder is not None else ())
-        if member.alive and _limit_of(member.pid, "Max core file size") not in (None, *harmless)
-    ]
+    seen = _seen_of_the_holder(patient)
+    dumping = [str(pid) for pid in seen if _limit_of(pid, "Max core file size") not in (None, *harmless)]
     if dumping:
         found = f"{where}, and of the holder process {', '.join(dumping)} may: it keeps its memory until that is done"
         yield warn(
@@ -186,7 +182,7 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
             "forbid it there (sidecar.kernel.process_setup.forbid_core_dumps; the lock's client does it)",
         )
     else:
-        also = ", and the holder's processes do" if holder is not None else ""
+        also = ", and the holder's processes do" if seen else ""
         yield ok("core dumps", f"{where}; the lock's clients forbid their own{also}")
 
 
@@ -195,17 +191,29 @@ def _late_writes(patient: Patient) -> Iterator[Finding]:
     if why := io_uring.kernel_refuses():
         yield ok("io_uring", why)
         return
-    holder = patient.status.holder if patient.status is not None else None
-    members = [member.pid for member in (holder.members if holder is not None else ()) if member.alive and member.pid]
-    may = [str(pid) for pid in members if io_uring.is_filtered(pid) is False]
+    seen = _seen_of_the_holder(patient)
+    may = [str(pid) for pid in seen if io_uring.is_filtered(pid) is False]
     if may:
         found = f"of the holder process {', '.join(may)} may have it: what it reads arrives after the process's end"
         do = "start engines by the engine-shim, or set kernel.io_uring_disabled to 2: no successor gets its KV cache"
         yield warn("io_uring", found, do)
-    elif any(io_uring.is_filtered(pid) for pid in members):
+    elif any(io_uring.is_filtered(pid) for pid in seen):
         yield ok("io_uring", "the holder's processes have a seccomp filter, as the engine-shim sets it")
     else:
         yield ok("io_uring", "to be had (kernel.io_uring_disabled isn't 2); the engine-shim forbids it to engines")
+
+
+def _seen_of_the_holder(patient: Patient) -> list[int]:
+    """Those of its processes that lock its life file, as seen from here: in another container their numbers are other
+    processes'.
+    """
+    if patient.status is None or (holder := patient.status.holder) is None:
+        return []
+    name = incarnation_name(holder.engine_id, holder.incarnation)
+    with contextlib.suppress(OSError):
+        locked = [one.locked_by for one in life_files(patient.run_dir / LIFE)[0] if one.name == name]
+        return [member.pid for member in holder.members if any(member.pid in pids for pids in locked)]
+    return []
 
 
 def _shared_memory(patient: Patient) -> Iterator[Finding]:
@@ -216,7 +224,9 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
         return
     in_all, free = space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail
     found = f"{size(in_all)}, {size(free)} free"
-    if in_all <= SHM_SMALL:
+    if patient.status is not None and patient.status.holder is not None and not _seen_of_the_holder(patient):
+        yield ok("/dev/shm", f"{found}; engines are elsewhere, and have their own")
+    elif in_all <= SHM_SMALL:
         do = "too small where an engine has several processes: docker run --shm-size, or an emptyDir of medium Memory"
         yield warn("/dev/shm", found, do)
     elif free < SHM_SMALL:

@@ -158,8 +158,8 @@ def read(path: Path) -> ModelsFile:
 def parsed(data: bytes) -> ModelsFile:
     """Raises BadFile."""
     document = _yaml(data)
-    if document is None:
-        document = {}
+    if document is None:  # an editor on a full disk leaves it so, and every model would be ended
+        raise BadFile("it is empty; a file without models says `models: {}`")
     if not isinstance(document, dict):
         raise BadFile("the file is no mapping: it begins with `models:`, say")
     problems = list(_unknown(document, ModelsFile, ""))

@@ -46,10 +46,11 @@ class NoController(ObserverError):
 
 def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it = Parser(prog="dualctl", description="Looks at dual pods.", epilog=EXAMPLES, environment=environment)
-    commands = it.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = it.add_subparsers(dest="command", metavar="status", required=True)
     status = commands.add_parser(
-        "status", description="Requesters, server pods and their instances, and what each waits for.", epilog=EXAMPLES
-    )
+        "status", help=(what := "Show requesters, server pods and their instances, and what each waits for."),
+        description=what, epilog=EXAMPLES,
+    )  # fmt: skip
     status.set_defaults(parser=status)
     status.setting("--controller", default="", parse=url, metavar="URL", shown_default="through kubectl",
                    help="where the controller is asked")  # fmt: skip

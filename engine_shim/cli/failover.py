@@ -82,8 +82,8 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, starting, last_served, lock_why, no_room,
-                                      refused, serving, redundant, redundancy
+                                      gmsctl status --json), engines, door, starting, ending, last_served, lock_why,
+                                      no_room, refused, serving, redundant, redundancy
 """
 DOCTOR_EXAMPLES = """\
 examples:

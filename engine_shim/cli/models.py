@@ -134,9 +134,11 @@ def _list(options: Any) -> int:
 def _no_answer(error: ObserverError, run_dir: Path) -> str:
     """A pool that is being started is not to be started by hand."""
     with contextlib.suppress(PairError):
-        starts = who_starts_it(UpFacts.read(run_dir), up_pid(run_dir))
+        facts = UpFacts.read(run_dir)
+        starts = who_starts_it(facts, up_pid(run_dir))
         if starts and isinstance(error, NoServer):
-            return f"no pool listens; {starts}"
+            pair = f"{run_dir} has a pair and no pool: failover status shows it"
+            return f"no pool listens; {starts}" if facts.models else pair
     return str(error)
 
 

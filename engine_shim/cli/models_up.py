@@ -99,18 +99,22 @@ class ModelsUp(Tree):
         self.say("up", f"kill -HUP {os.getpid()} has {options.models} read again")
         for line in part_environment.unused(options.environment):
             self.say("up", line)
-        UpFacts(options.address, options.devices, True, models=True).write(options.run_dir)
+        self._write_facts()
         self.until(self._base_ready, poll_s=POLL_S)
         for child in self.above:
             child.start_at = 0.0
         self.until(self._door_ready, poll_s=POLL_S)
         if not self.told and self.because is None:
             self._worked = True
-            UpFacts(options.address, options.devices, models=True).write(options.run_dir)
+            self._write_facts()
             for line in welcome(options.address, next(iter(options.spec.models), "")):
                 self.say("up", line)
         self.until(lambda: False)
         return self.end()
+
+    def _write_facts(self) -> None:
+        options, starting = self.options, not self._worked
+        UpFacts(options.address, options.devices, starting, models=True, ending=bool(self.told)).write(options.run_dir)
 
     def _base_ready(self) -> bool:
         run_dir = self.options.run_dir
@@ -190,6 +194,8 @@ class ModelsUp(Tree):
             self.say("up", said)
         if self._socket.replaced():
             self._listen_again()
+        if self.told:
+            self._write_facts()
         self._tell()
 
     def _listen_again(self) -> None:
@@ -205,7 +211,7 @@ class ModelsUp(Tree):
                 return
             self._socket.close()
             self._socket = new
-            UpFacts(options.address, options.devices, models=True).write(options.run_dir)
+            self._write_facts()
             self.say("up", f"{new.path} was removed: made again")
 
     def _take_out_ended(self, name: str, model: Launched) -> None:

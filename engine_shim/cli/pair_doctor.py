@@ -12,15 +12,16 @@ from typing import Any
 
 from engine_shim.cli import pair_look
 from engine_shim.cli.models_parts import LOCKS
-from engine_shim.cli.pair_status import redundancy, serving, silent_engine, why_not_ready
+from engine_shim.cli.pair_process import up_pid
+from engine_shim.cli.pair_status import redundancy, runs, serving, silent_engine, why_not_ready
 from lockserver.doctor import examine, examine_machine
 from pool.entries import FOLLOWS_NONE, ModelShown, State
 from pool.observer import Observer as Pool
 from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
-from sidecar.wire.observer import ObserverError
+from sidecar.wire.observer import NoServer, ObserverError
 from vram.observer import Observer as Ledger
 
-LOG = "its log says why (kubectl logs, or the output of failover up)"
+LOG = "its log says why (kubectl logs, or the output of failover up, or of failover models up)"
 SHOWN = "failover models shows it as it is now"
 FILE = "put that right (failover models check FILE says whether it is), then kill -HUP of failover models up"
 SILENT = f"kill -CONT if it is stopped; else {LOG}"
@@ -31,13 +32,20 @@ def show(run_dir: Path, as_json: bool, door: str | None) -> int:
     if (facts := pair_look.UpFacts.read(run_dir)).models:
         findings = [*examine_machine(run_dir), *_of_many(run_dir, facts)]
     else:
-        findings = [*examine(run_dir, pair_look.TIMEOUT_S), *of_the_parts(pair_look.look(run_dir, door))]
+        seen, findings = pair_look.look(run_dir, door), examine(run_dir, pair_look.TIMEOUT_S)
+        if runs(seen) or seen.refused:
+            findings += of_the_parts(seen)
+        else:  # nothing is to be started by hand in place of a failover up
+            do = "failover up starts a pair, and failover models up FILE many models"
+            findings = [one for one in findings if one.check != "server"]
+            findings.append(fail("pair", f"nothing runs in {run_dir}", do))
     return report(findings, as_json, run_dir=str(run_dir))
 
 
 def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     """The servers that a host has one of, and then each model."""
-    yield from _of_gms(pair_look.weights(run_dir))
+    starts = pair_look.who_starts_it(facts, up_pid(run_dir))
+    yield from _of_gms(pair_look.weights(run_dir, starts))
     try:
         with Ledger(run_dir, pair_look.TIMEOUT_S) as ledger:
             alarms = ledger.status().alarms
@@ -46,12 +54,13 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
             yield ok("ledger", "answers")
     except ObserverError as error:
         yield fail("ledger", str(error), _way_out(str(error)))
-    yield _of_door(pair_look.door(facts.door))
+    yield _of_door(pair_look.door(facts.door, starts))
     try:
         with Pool(run_dir, pair_look.TIMEOUT_S) as pool:
             listing = pool.listing()
     except ObserverError as error:
-        yield fail("pool", f"{error}; awake models serve on, and nothing swaps", _way_out(str(error)))
+        why = f"no pool listens; {starts}" if starts and isinstance(error, NoServer) else str(error)
+        yield fail("pool", f"{why}; awake models serve on, and nothing swaps", _way_out(why))
         return
     if listing.waiting_for:
         yield warn("pool", f"it waits: {listing.waiting_for}", "see that part above, and its log")
@@ -67,7 +76,7 @@ def _of_model(model: ModelShown, directory: Path) -> Iterator[Finding]:
     name, state = f"model {model.name}", model.state.value
     said = f"{state}: {model.why}" if model.why not in ("", state) else state
     if model.state is State.FAILED:
-        yield fail(name, said, LOG)
+        yield fail(name, said, f"{LOG}; failover models wake {model.name} tries at once")
     elif model.wanted and model.state is not State.AWAKE:
         yield warn(name, said, "wait, if it is just starting; failover models --watch says what comes of it")
     else:
@@ -88,7 +97,9 @@ def of_the_parts(seen: pair_look.Seen) -> Iterator[Finding]:
     yield _of_door(seen.door)
     yield from _of_engines(seen)
     redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
-    if serving(seen.lock, seen.engines) is None:
+    if seen.lock is not None and seen.lock.get("resting"):
+        yield warn("redundancy", said, "nothing, where that is meant")
+    elif serving(seen.lock, seen.engines) is None:
         yield fail("redundancy", said, "failover status says since when, and what is tried next")
     else:
         yield ok("redundancy", said) if redundant else warn("redundancy", said, "see what is wrong above")

@@ -25,6 +25,7 @@ from sidecar.kernel import durable, port_owner
 TIMEOUT_S = 2.0
 STARTING = "is starting it"
 BY_ITSELF = "starts it again by itself, and its output says why it ended"
+ENDS = "was told to end, and ends them all"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 DOOR = "http://localhost:8000"
 """Where to ask for a door that no `failover up` has told of: its own default, and in a pod the chart's."""
@@ -44,6 +45,8 @@ class UpFacts:
     """The engines that it has given up, and why, in a sentence."""
     models: bool = False
     """It has many models, each with a run directory of its own."""
+    ending: bool = False
+    """It was told to end: what has ended stays so."""
 
     def write(self, run_dir: Path) -> None:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
@@ -84,6 +87,8 @@ class Seen:
     """`url`, whether it `answers`, and `why` if it doesn't."""
     starting: bool = False
     """`failover up` has begun, and no engine has served yet."""
+    ending: bool = False
+    """It was told to end."""
     last_served: dict[str, str] | None = None
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
     no_room: str = ""
@@ -106,7 +111,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir, starts)
         weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
-        engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
+        engines = [pool.submit(_engine, run_dir, engine_id, given, starts) for engine_id in ids]
         asked = pool.submit(_why_no_answer, url, starts, None if told else run_dir)
     status, last_served, why, refused = lock.result()
     why_no_door = asked.result()
@@ -122,20 +127,21 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         [one.result() for one in engines],
         {"url": url, "answers": not why_no_door, "why": why_no_door} if url else None,
         pid is not None and facts.starting,
+        pid is not None and facts.ending,
         last_served,
         _no_room(run_dir),
         refused,
     )
 
 
-def weights(run_dir: Path) -> list[dict[str, Any]]:
+def weights(run_dir: Path, starts: str) -> list[dict[str, Any]]:
     """What GMS of each device says: of a host with many models."""
-    return [_gms(run_dir, device, "") for device in devices(run_dir)]
+    return [_gms(run_dir, device, starts) for device in devices(run_dir)]
 
 
-def door(url: str) -> dict[str, Any]:
+def door(url: str, starts: str) -> dict[str, Any]:
     """Whether one answers there, whatever stands behind it."""
-    why = _why_no_answer(url, "", None)
+    why = _why_no_answer(url, starts, None)
     return {"url": url, "answers": not why, "why": why}
 
 
@@ -148,9 +154,10 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
 
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:
-    """That `failover up`, or `failover models up`, starts the parts that don't listen; empty where none runs."""
+    """What `failover up`, or `failover models up`, does about parts that don't listen; empty where none runs."""
     command = "failover models up" if facts.models else "failover up"
-    return "" if up is None else f"{command} {STARTING if facts.starting else BY_ITSELF}"
+    does = ENDS if facts.ending else STARTING if facts.starting else BY_ITSELF
+    return "" if up is None else f"{command} {does}"
 
 
 def devices(run_dir: Path) -> list[str]:
@@ -197,12 +204,13 @@ def _no_room(run_dir: Path) -> str:
     return ""
 
 
-def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
+def _engine(run_dir: Path, engine_id: str, given: dict[str, str], starts: str) -> dict[str, Any]:
     try:
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
     except (shim_status.ObserverError, OSError) as error:
         absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
-        return {**absent, "why": given.get(engine_id, str(error))}
+        why = f"no shim listens; {starts}" if starts and isinstance(error, lockserver.NoServer) else str(error)
+        return {**absent, "why": given.get(engine_id, why)}
 
 
 class _Pair(msgspec.Struct):

@@ -27,8 +27,7 @@ WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to wri
 def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
     """Prints the status. Returns the exit code. Raises PairError where this user may not see whether anything runs."""
     seen = look(run_dir, door)
-    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
-    running = seen.up is not None or any(answers)
+    running = runs(seen)
     if seen.refused and not running:
         raise PairError(seen.lock_why)
     serves = serving(seen.lock, seen.engines)
@@ -43,6 +42,12 @@ def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
     if not running:
         return NOTHING_RUNS
     return NONE_REACHED if not reached(seen) else NOT_ALL_SEEN if silent_parts(seen) else REACHED
+
+
+def runs(seen: Seen) -> bool:
+    """Whether anything of a pair is there."""
+    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
+    return seen.up is not None or any(answers)
 
 
 def silent_parts(seen: Seen) -> list[str]:
@@ -121,19 +126,21 @@ def _coming(engine: dict[str, Any]) -> list[str]:
 
 
 def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
-    up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
-    starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
+    told = ", which was told to end" if seen.ending else ""
+    up = f"  (failover up: process {seen.up}{told})" if seen.up is not None else ""
+    # what isn't there yet, or is to be there no more, is no alarm
+    passing = seen.ending or (seen.starting and serving(seen.lock, seen.engines) is None)
     rows = [("run directory", f"{seen.run_dir}{up}")]
     rows += [("alarm", seen.no_room)] if seen.no_room else []
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
-        if not seen.door["answers"] and not starting:
+        if not seen.door["answers"] and not passing:
             rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
     lock = seen.lock
     if lock is None:
         rows.append(("lock", seen.lock_why))
-        rows += [] if starting else [("alarm", NO_LOCK)]
+        rows += [] if passing else [("alarm", NO_LOCK)]
     else:
         holder = lock["holder"]
         rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))
@@ -142,11 +149,11 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
         if lock.get("resting"):
             rows.append(("at rest", lock["resting_why"]))
-        elif serving(lock, seen.engines) is None and not starting:
+        elif serving(lock, seen.engines) is None and not passing:
             rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", _weights(one) if one["answers"] else f"no answer: {one['why']}"))
-        if not one["answers"] and not starting:
+        if not one["answers"] and not passing:
             rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]

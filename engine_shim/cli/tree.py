@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -43,8 +44,12 @@ class TreeLock:
         self._run_dir = run_dir
         try:
             make_private_directory(run_dir)
-            if run_dir.stat().st_uid != os.getuid():
+            whose = run_dir.stat()
+            if whose.st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
+            if whose.st_mode & stat.S_IWOTH:
+                own = f"give --run-dir {run_dir}/failover, or chmod 700 it if nothing else uses it"
+                raise CannotStart(f"any user may replace the lock's files in {run_dir}: {own}")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
         except AlreadyLocked as error:
             many = UpFacts.read(run_dir).models

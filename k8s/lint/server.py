@@ -11,7 +11,10 @@ from .node import Finding, Level
 
 COMMAND = ("apply", "--dry-run=server", "--validate=strict", "--output=name", "-f", "-")
 PATIENCE_S = 120
-_NO_ANSWER = ("Unable to connect to the server", "The connection to the server", "no configuration has been provided")
+_NO_ANSWER = (
+    "Unable to connect to the server", "The connection to the server", "no configuration has been provided",
+    "failed to download openapi",
+)  # fmt: skip
 
 
 class NoServer(Exception):
@@ -33,7 +36,7 @@ def check(texts: Iterable[tuple[str, str]]) -> list[Finding]:
             raise NoServer(f"kubectl got no answer from the server in {PATIENCE_S} s") from None
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         if any(reason in line for line in lines for reason in _NO_ANSWER):
-            raise NoServer(f"kubectl can't ask its server: {lines[-1]}")
+            raise NoServer(f"kubectl can't ask its server: {lines[-1].partition('; if you choose')[0]}")
         if done.returncode and not lines:
             lines = [f"kubectl ended with {done.returncode}"]
         for line in lines:

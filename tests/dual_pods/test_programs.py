@@ -40,7 +40,7 @@ Main = Callable[[list[str]], int]
         (requester.main, ["--relay-port-1=x"], 64, "is no port"),
         (requester.main, ["--admin-port", "8001", "--relay-port", "8000,8080"], 64, "port 8080 can't lead to"),
         (requester.main, ["--relay-prot", "8000"], 64, "did you mean --relay-port?"),
-        (dualctl.main, [], 64, "required: COMMAND"),
+        (dualctl.main, [], 64, "required: status"),
         (dualctl.main, ["status", "--controller", "http://127.0.0.1:1"], 2, "no controller answers"),
         (dualctl.main, ["status", "--controller", "http://[x"], 64, "is no URL"),
         (dualctl.main, ["status"], 2, "there is no kubectl here"),

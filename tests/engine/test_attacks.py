@@ -20,6 +20,7 @@ from engine_shim.cli.pair_status import AT_REST, redundancy, serving, waits_for
 from engine_shim.cli.tree import CannotStart, TreeLock
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
+from sidecar.terminal.findings import Level
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Shim
 from tests.engine.test_scenarios import settled
@@ -166,6 +167,16 @@ def test_no_command_waits_for_a_fifo_in_place_of_a_file(
         assert codes == {"status": 3, "doctor": 1, "kill": 1, "top": 1, "down": 0}, said
 
 
+def test_no_tree_starts_where_any_user_may_take_its_files_away(tmp_path: Path) -> None:
+    """`failover doctor` calls such a directory a FAIL. A group may be meant, as with `--socket-mode 660`."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(CannotStart, match=f"any user may replace .* in {tmp_path}: give --run-dir {tmp_path}/failover"):
+        TreeLock(tmp_path)
+    assert not (tmp_path / UP_LOCK).exists()
+    tmp_path.chmod(0o770)
+    TreeLock(tmp_path).close()
+
+
 # -- what another start doesn't mend -----------------------------------------------------------------------------------
 
 
@@ -299,14 +310,37 @@ def test_no_person_is_told_to_start_by_hand_what_failover_up_starts_again(
 def test_a_pool_that_failover_models_up_starts_is_not_to_be_started_by_hand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for starting, who in ((True, "is starting it"), (False, "starts it again by itself, and its output says why")):
-        pair_look.UpFacts(starting=starting, models=True).write(tmp_path)
+    for facts, why in (
+        (pair_look.UpFacts(starting=True, models=True), "no pool listens; failover models up is starting it"),
+        (pair_look.UpFacts(models=True), "no pool listens; failover models up starts it again by itself, and its"),
+        (pair_look.UpFacts(models=True, ending=True), "no pool listens; failover models up was told to end"),
+        (pair_look.UpFacts(), f"{tmp_path} has a pair and no pool: failover status shows it"),
+    ):
+        facts.write(tmp_path)
         with contextlib.closing(TreeLock(tmp_path)):
             codes = [failover(["models", *words, "--run-dir", str(tmp_path)]) for words in ([], ["wake", "chat"])]
         said = capsys.readouterr().err
-        assert codes == [2, 2] and said.count(f"failover: no pool listens; failover models up {who}") == 2, said
+        assert codes == [2, 2] and said.count(f"failover: {why}") == 2, said
+    pair_look.UpFacts.remove(tmp_path)
     assert failover(["models", "--run-dir", str(tmp_path)]) == 2
     assert "start one (failover models up models.yaml)" in capsys.readouterr().err
+
+
+def test_a_lock_at_rest_is_no_failure() -> None:
+    """Of many models all but a few sleep."""
+    lock = {**LOCK, "state": "FREE", "holder": None, "resting": True}
+    found = [*pair_doctor.of_the_parts(pair_look.Seen("/x", None, lock, "", [], [READY], None))]
+    assert [one.level for one in found if one.check == "redundancy"] == [Level.WARN], found
+
+
+def test_of_a_host_that_ends_the_doctor_sends_nobody_to_start_its_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_look.UpFacts("http://127.0.0.1:1", ("host:0",), models=True, ending=True).write(tmp_path)
+    with contextlib.closing(TreeLock(tmp_path)):
+        assert failover(["doctor", "--run-dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("failover models up was told to end") == 3 and "start one (failover models up" not in said, said
 
 
 def test_only_a_process_that_is_there_and_silent_is_to_be_continued() -> None:

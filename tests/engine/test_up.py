@@ -187,6 +187,7 @@ def test_ctrl_c_twice_ends_everything_at_once(house: House) -> None:
     everything = children_of(up)
     up.signal(signal.SIGINT)
     until(lambda: "state=Draining" in up.said(), "it drains")
+    until(lambda: "which was told to end)" in _shown(house), "status says that nothing starts again")
     up.signal(signal.SIGINT)
     assert up.code() == 128 + signal.SIGINT, "what was under way was not finished"
     for process in everything:
@@ -444,16 +445,22 @@ def test_what_failover_up_starts_for_the_first_time_is_no_alarm(house: House) ->
     assert not up.dead
 
 
-def test_while_a_pair_starts_a_door_that_isnt_there_yet_is_no_alarm(
+def test_while_a_pair_starts_or_ends_what_isnt_there_is_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pair_look, "up_pid", lambda run_dir: os.getpid())
-    for starting in (True, False):
-        UpFacts("http://127.0.0.1:1", (), starting).write(tmp_path)
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "b.lock").touch()
+    for who, facts, alarms in (
+        (pair_look.STARTING, UpFacts("http://127.0.0.1:1", (), True), 0),
+        (pair_look.BY_ITSELF, UpFacts("http://127.0.0.1:1", ()), 2),
+        (pair_look.ENDS, UpFacts("http://127.0.0.1:1", (), ending=True), 0),
+    ):
+        facts.write(tmp_path)
         assert main(["status", "--run-dir", str(tmp_path)]) == 1
         shown = capsys.readouterr().out
-        who = pair_look.STARTING if starting else pair_look.BY_ITSELF
-        assert shown.count(f"; failover up {who}") == 2 and shown.count("\nalarm ") == (0 if starting else 2), shown
+        assert shown.count(f"; failover up {who}") == 3 and shown.count("\nalarm ") == alarms, shown
+        assert ("which was told to end" in shown) == facts.ending, shown
 
 
 @chaos
@@ -485,10 +492,13 @@ def test_where_no_pair_ever_ran_all_commands_say_so_and_touch_nothing(
         (("down",), 1, "no failover up runs in"),
         (("kill", "active"), 1, "nothing runs in"),
         (("status",), 3, "nothing runs in"),
+        (("doctor", "--json"), 1, "nothing runs in"),
     ):
         assert main([*words, "--run-dir", str(tmp_path)]) == code
         printed = capsys.readouterr()
         assert expected in printed.out + printed.err
+    checks = json.loads(printed.out)["checks"]
+    assert [one["check"] for one in checks if one["level"] == "FAIL"] == ["pair"], "one cause is said once"
     strange = tmp_path / "engine" / "Cargo.lock"
     strange.parent.mkdir()
     strange.write_text("theirs")

@@ -192,6 +192,10 @@ def test_a_server_that_cant_be_asked_is_said(cluster: Cluster, monkeypatch: pyte
     cluster("The connection to the server localhost:8080 was refused", 1)
     out, err = lint("--server", CASE, code=2)
     assert out == "" and "can't ask its server: The connection to the server localhost:8080 was refused" in err
+    openapi = "error validating data: failed to download openapi: Get http://localhost:8080: connection refused"
+    cluster(f"error: {openapi}; if you choose to ignore these errors, turn validation off with --validate=false", 1)
+    out, err = lint("--server", CASE, code=2)
+    assert out == "" and err.endswith(f"can't ask its server: error: {openapi}\n"), err
     monkeypatch.setenv("PATH", "/nowhere")
     assert "--server needs kubectl, and there is none in PATH" in lint("--server", CASE, code=2)[1]
 

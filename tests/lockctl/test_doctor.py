@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from evidence.shell.lifefiles import life_files
 from lockserver import doctor
@@ -275,11 +276,24 @@ def test_a_run_directory_that_is_nearly_full_says_where_to_make_room_and_why(
 
 
 @pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
-def test_a_holder_that_may_have_io_uring_is_named(house: House) -> None:
+def test_a_holder_that_may_have_io_uring_is_named_and_no_process_of_another_container(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.serve()
     holder, *_ = house.holds("engine-a")
     (found,) = about(checked(house)[1], "io_uring")
     assert found["level"] == "warn" and str(holder.pid) in found["found"]
+    status = house.status()
+    assert status.holder is not None
+    members = [replace(member, pid=os.getpid()) for member in status.holder.members]  # a number of another container's
+    elsewhere = replace(status, holder=replace(status.holder, members=members))
+    patient = doctor.Patient(house.run_dir, elsewhere, None)
+    assert {one.level for one in doctor._late_writes(patient)} == {Level.OK}, "no other process is accused"
+    assert not any("the holder" in one.found for one in doctor._core_dumps(patient))
+    monkeypatch.setattr(doctor, "SHM_SMALL", 1 << 60)  # this container's, and none of the engines'
+    assert [one.level for one in doctor._shared_memory(patient)] == [Level.OK]
+    (small,) = doctor._shared_memory(doctor.Patient(house.run_dir, status, None))
+    assert small.level is Level.WARN
 
 
 def test_where_the_kernel_refuses_io_uring_the_doctor_says_so(

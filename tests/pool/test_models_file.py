@@ -48,6 +48,8 @@ def refused(text: str) -> str:
         ("drain_s: 86401", "drain_s: it has to be a number <= 86400"),
         ("models: {a: {drain_s: 86401}}", "a: drain_s: it has to be a number <= 86400"),
         ("- a", "the file is no mapping"),
+        ("", "it is empty; a file without models says `models: {}`"),
+        ("# all taken out\n", "it is empty; a file without models says `models: {}`"),
         ("a: [", "line 1: "),
         ("\x00", "it is no YAML: unacceptable character at position 0: special characters are not allowed"),
         ("models: &a {b: *a}", "aliases make more than"),
