@@ -206,7 +206,10 @@ def test_not_every_process_hands_back_at_the_same_time() -> None:
     for conn in range(MOST_HAND_BACKS + 1):
         house.hello(conn)
         house.says(conn, back, memory[:1])
-    assert house.closed == {MOST_HAND_BACKS}, "it comes again by itself"
+    assert house.closed == {MOST_HAND_BACKS} and not house.heard(MOST_HAND_BACKS, m.Problem), "it comes again by itself"
+    house.hello(40)
+    house.says(40, m.HandBack(generation=7, hash=said.hash, sizes=[5, 7]))
+    assert 40 not in house.closed and house.heard(40, m.Refused), "a word takes no place"
     house.leaves(0)
     house.hello(50)
     house.says(50, back, memory[:1])

@@ -401,20 +401,24 @@ def crashed(*sizes: int, **how: object) -> House:
     return restarted(house, **how)  # type: ignore[arg-type]
 
 
-def test_what_is_handed_back_stands_again_with_its_number_and_its_hash() -> None:
+@pytest.mark.parametrize(("sums", "known"), [(["a", "b"], ["a", "b"]), (["a"], [])])
+def test_what_is_handed_back_stands_again_with_its_number_its_hash_and_a_sum_for_each_slab(
+    sums: list[str], known: list[str]
+) -> None:
     house = crashed(10, 20, batch=1)
     before = house.record
     assert house.state == "RECOVERING"
     welcome = house.hello(1)
     assert (welcome.generation, welcome.hash, welcome.recovering) == (before.generation, before.hash, True)
     memory = memory_of(house)
-    assert house.says(1, hand_back(house, sums=["a", "b"]), memory[:1]) is None
-    answer = house.says(1, hand_back(house, first=1, layout=b""), memory[1:])
+    assert house.says(1, hand_back(house, sums=sums), memory[:1]) is None
+    answer = house.says(1, hand_back(house, sums=sums, first=1, layout=b""), memory[1:])
     assert answer == m.HandedBack(generation=before.generation, reading=False)
     assert house.state == "COMMITTED" and house.record == before
     house.hello(2)
     house.says(2, m.Open(mode="ro"))
-    assert opened(house.heard(2, m.Opened)[0]).layout == document(10, 20)
+    told = opened(house.heard(2, m.Opened)[0])
+    assert (told.layout, told.sums) == (document(10, 20), known)
 
 
 def test_who_has_come_before_the_layout_was_back_is_told_that_it_is_there() -> None:
@@ -478,20 +482,42 @@ def test_anything_but_the_persisted_layout_is_refused_as_stale(wrong: dict[str, 
     assert house.heard(1, m.Drop), "it has memory of a layout that is gone"
 
 
-def test_other_memory_than_the_persisted_is_refused() -> None:
-    house = crashed(10, 20)
+def test_other_memory_than_the_persisted_is_let_go_of_at_once_and_refused_when_all_has_come() -> None:
+    house = crashed(10, 20, 30)
+    memory = memory_of(house)
     house.hello(1)
-    house.says(1, hand_back(house), (memory_of(house)[0], ("another", 20)))
-    assert house.heard(1, m.Refused) and not house.slabs and house.state == "RECOVERING"
+    house.says(1, hand_back(house), memory[:1])
+    assert house.says(1, hand_back(house, first=1), (("another", 20),)) is None and not house.slabs
+    house.says(1, hand_back(house, first=2), memory[2:])
+    assert "its memory is not that in the file" in refused(house.heard(1, m.Refused)[0]).why
+    assert not house.slabs and house.state == "RECOVERING"
 
 
-@pytest.mark.parametrize("message", [{"first": 1}, {}])
-def test_slabs_that_come_out_of_order_or_not_at_all_cost_the_connection(message: dict[str, object]) -> None:
+def test_a_process_that_has_other_memory_than_the_awaited_says_so_with_a_word() -> None:
+    house = crashed(10)
+    house.hello(1)
+    assert refused(house.says(1, hand_back(house, generation=7)) and house.heard(1, m.Refused)[0]).reason == "stale"
+
+
+@pytest.mark.parametrize(("before", "first", "slabs"), [(0, 1, 1), (0, 0, 0), (1, 0, 1), (1, 2, 1), (1, 1, 0)])
+def test_slabs_that_come_out_of_order_twice_or_not_at_all_cost_the_connection(
+    before: int, first: int, slabs: int
+) -> None:
+    house = crashed(10, 20, 30)
+    memory = memory_of(house)
+    house.hello(1)
+    if before:
+        house.says(1, hand_back(house), memory[:before])
+    answer = house.says(1, hand_back(house, first=first), memory[first : first + slabs])
+    assert isinstance(answer, m.Problem) and 1 in house.closed and not house.slabs
+
+
+@pytest.mark.parametrize("message", [m.Open(mode="ro"), m.Withdraw()])
+def test_a_process_does_nothing_else_in_the_middle_of_handing_back(message: m.ClientMessage) -> None:
     house = crashed(10, 20)
     house.hello(1)
-    slabs = memory_of(house)[1:] if message else ()
-    assert isinstance(house.says(1, hand_back(house, **message), slabs), m.Problem)  # type: ignore[arg-type]
-    assert 1 in house.closed and not house.slabs
+    house.says(1, hand_back(house), memory_of(house)[:1])
+    assert isinstance(house.says(1, message), m.Problem) and 1 in house.closed and not house.slabs
 
 
 def test_what_was_handed_back_in_part_is_gone_with_who_brought_it() -> None:
@@ -543,6 +569,7 @@ def test_after_the_window_a_layout_may_still_come_back_until_a_client_writes() -
     assert house.status.regions[0].doubt == ""
     house.later(WINDOW_S * 10)
     assert house.state == "RECOVERING" and house.status.alarms
+    assert house.machine.deadline == float("inf"), "the kernel is asked no more whether any process has it"
     assert "was not handed back within" in house.status.regions[0].doubt
     house.hello(1)
     assert isinstance(house.says(1, hand_back(house), memory_of(house)), m.HandedBack)
@@ -567,7 +594,9 @@ def test_one_that_comes_back_after_another_layout_was_committed_is_stale_and_nam
     house.loaded(10, by=1)
     house.hello(2, "late")
     house.says(2, back)
-    assert house.heard(2, m.Refused) and house.heard(2, m.Drop) and "late" in house.status.pending_drops[0]
+    why = f"memory {back.generation} is gone; there is {house.record.generation} now"
+    assert refused(house.heard(2, m.Refused)[0]).why == why
+    assert house.heard(2, m.Drop) and "late" in house.status.pending_drops[0]
 
 
 def test_a_layout_of_which_no_process_has_the_memory_is_given_up_at_once_first_on_disk() -> None:
@@ -594,10 +623,26 @@ def test_where_it_is_not_known_who_has_the_memory_the_window_is_waited_for() -> 
     assert house.state == "RW"
 
 
+def test_one_question_at_a_time_is_asked_of_the_kernel_and_none_is_forgotten() -> None:
+    house = crashed(10)
+    house.hello(1)
+    house.hello(2)
+    house.later(WINDOW_S)
+    answer = e.MemoryChecked(0, held=True)
+    asked = [
+        any(isinstance(each, e.CheckMemory) for each in house.machine.handle(event, e.Time(house.now, 0.0)))
+        for event in (e.Closed(1), e.Closed(2), answer, answer)
+    ]
+    assert asked == [True, False, True, False]
+
+
 def test_giving_up_waits_until_the_disk_takes_it() -> None:
     house = crashed(10)
+    house.hello(1)
+    house.later(WINDOW_S)
     house.disk_fails = True
     house.held.clear()
+    house.leaves(1)
     house.later(2.0)
     assert house.state == "RECOVERING" and house.record.hash
     house.disk_fails = False
@@ -680,12 +725,13 @@ def test_what_is_said_out_of_turn_costs_the_connection(message: m.ClientMessage)
     assert isinstance(house.says(1, message), m.Problem) and 1 in house.closed
 
 
-def test_who_waits_or_reads_can_not_ask_again() -> None:
+@pytest.mark.parametrize("message", [m.Open(mode="ro"), m.HandBack(generation=1, hash="", sizes=[1])])
+def test_who_waits_or_reads_can_not_ask_again_nor_hand_back(message: m.ClientMessage) -> None:
     house = House()
     house.loaded(5)
     house.hello(1)
     house.says(1, m.Open(mode="ro"))
-    assert isinstance(house.says(1, m.Open(mode="ro")), m.Problem)
+    assert isinstance(house.says(1, message), m.Problem)
     assert house.state == "COMMITTED"
 
 

@@ -239,7 +239,9 @@ def test_a_process_that_hands_back_nothing_where_there_is_nothing_has_nothing() 
     house = House()
     house.hello(1)
     house.says(1, m.HandBack(generation=0, hash="", sizes=[7], reading=True))
-    assert house.heard(1, m.Refused) and house.doing(1) is not Doing.READING
+    (answer,) = house.heard(1, m.Refused)
+    assert isinstance(answer, m.Refused) and answer.why == "memory 0 is gone; there is none now"
+    assert house.doing(1) is not Doing.READING
 
 
 def test_the_region_that_a_process_names_by_default_is_never_a_pool() -> None:
