@@ -247,14 +247,16 @@ class Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """The flag or command that a mistyped one in this message comes near; empty where none does."""
-        found = re.search(r"(?:unrecognized arguments|known here): (.*)|invalid choice: '(.*?)'", message)
+        found = re.search(r"(?:unrecognized arguments|known here): ([^;]*)|invalid choice: '(.*?)'", message)
         known = [*self._option_string_actions, *(str(word) for each in self._actions for word in each.choices or ())]
         words = (found[1] or found[2]).split() if found is not None else []
         if " required" in message:
             words = [word for word in takewhile("--".__ne__, self._given) if word.startswith("--")]
         for word in words:
             if word.partition("=")[0] in known:
-                continue
+                if " required" in message:
+                    continue
+                return f"; {word} stands behind the command"
             for near in difflib.get_close_matches(word.partition("=")[0], known, 1):
                 return f"; did you mean {near}?"
         return ""

@@ -119,7 +119,9 @@ def test_a_mistake_of_a_sub_command_points_to_its_own_help(
 ) -> None:
     with pytest.raises(SystemExit):
         failover.main(list(words))
-    assert capsys.readouterr().err.splitlines()[-1] == f"see: failover {words[0]} --help"
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == f"see: failover {words[0]} --help"
+    assert "did you mean --engine?" not in said, "the hint that arguments go behind -- is no word that was typed"
 
 
 @pytest.mark.parametrize("command", ["up", "status", "down", "kill", "top"])
@@ -247,8 +249,8 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
         "engine_shim.cli.failover", "status", "--json", "--door", "none", "--run-dir", str(house.run_dir)
     )
     found = json.loads(said)
-    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served", "no_room"}
-    fields |= {"refused", "serving", "redundant", "redundancy"}
+    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "ending", "last_served"}
+    fields |= {"no_room", "refused", "serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"
     assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [
