@@ -53,13 +53,14 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
         if not alarms:
             yield ok("ledger", "answers")
     except ObserverError as error:
-        yield fail("ledger", str(error), _way_out(str(error)))
+        why = _why_none("ledger", error, starts)
+        yield fail("ledger", why, _way_out(why))
     yield _of_door(pair_look.door(facts.door, starts))
     try:
         with Pool(run_dir, pair_look.TIMEOUT_S) as pool:
             listing = pool.listing()
     except ObserverError as error:
-        why = f"no pool listens; {starts}" if starts and isinstance(error, NoServer) else str(error)
+        why = _why_none("pool", error, starts)
         yield fail("pool", f"{why}; awake models serve on, and nothing swaps", _way_out(why))
         return
     if listing.waiting_for:
@@ -70,6 +71,10 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each
         for found in threads.map(lambda model: list(_of_model(model, run_dir / LOCKS / model.name)), listing.models):
             yield from found
+
+
+def _why_none(what: str, error: ObserverError, starts: str) -> str:
+    return f"no {what} listens; {starts}" if starts and isinstance(error, NoServer) else str(error)
 
 
 def _of_model(model: ModelShown, directory: Path) -> Iterator[Finding]:
@@ -146,4 +151,6 @@ def _of_engines(seen: pair_look.Seen, of: str = "") -> Iterator[Finding]:
 
 def _way_out(why: str) -> str:
     """Only a process that is there and says nothing can be stopped: then `why` asks that, too."""
+    if pair_look.ENDS in why:
+        return "nothing, where that is meant: what ends finishes its answers first"
     return SILENT if "state T in ps" in why else LOG

@@ -340,7 +340,8 @@ def test_of_a_host_that_ends_the_doctor_sends_nobody_to_start_its_parts(
     with contextlib.closing(TreeLock(tmp_path)):
         assert failover(["doctor", "--run-dir", str(tmp_path)]) == 1
     said = capsys.readouterr().out
-    assert said.count("failover models up was told to end") == 3 and "start one (failover models up" not in said, said
+    assert said.count("failover models up was told to end") == 4 and "start one (failover models up" not in said, said
+    assert "its log says why" not in said, said
 
 
 def test_only_a_process_that_is_there_and_silent_is_to_be_continued() -> None:
