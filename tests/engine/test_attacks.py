@@ -410,7 +410,7 @@ def test_a_port_that_another_program_has_is_seen_before_the_wake(house: House) -
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         listen = ("--listen", f"127.0.0.1:{stranger.getsockname()[1]}")
         a = house.shim(TOY, "a", *listen)
-        assert a.code() == 64
+        assert a.code() == 78
         assert "Traceback" not in a.said() and "can't listen on 127.0.0.1" in a.said() and "Address already" in a.said()
         assert "state=Waking" not in a.said()
     a = house.shim(TOY, "a", *listen)
