@@ -128,6 +128,7 @@ class Machine:
                 place.accelerators.pop(pod.uid, None)
             if pod.ready:
                 place.unready_since.pop(pod.uid, None)
+                place.tries.pop(("say", pod.uid, "Late", ""), None)  # it is once each time
             else:
                 was_ready = isinstance(before, Requester) and before.ready
                 since = now if was_ready else max(made, min(pod.unready_since, now))

@@ -347,7 +347,7 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     assert phase(it) is Phase.READY and not it.places["n"].unready_since
     it.feed(replace(ready, ready=False, version="9"), 5000.0)
     assert phase(it) is Phase.READY, "and it has as long again"
-    it.feed(e.Look(), 5600.0)
+    assert _late(it.feed(e.Look(), 5600.0)), "which is said again"
     assert phase(it) is Phase.WAKING
 
 
