@@ -113,12 +113,13 @@ class Machine:
         before = (there.requesters.get(pod.uid) or there.servers.get(pod.uid)) if there is not None else None
         if pod.uid in self._gone or (before is not None and not newer(pod.version, before.version)):
             return []
-        was_at = self._where.get(pod.uid, pod.node)
-        if was_at != pod.node:  # the scheduler has placed it
+        at = pod.node or f"/{pod.uid}"  # by itself: a thousand may wait for a node, and what touches one is no other's
+        was_at = self._where.get(pod.uid, at)
+        if was_at != at:  # the scheduler has placed it
             self._forget(self.places[was_at], pod.uid)
-        self._where[pod.uid] = pod.node
-        place, touched = self.place(pod.node), [was_at, pod.node]
-        if place.name and place.node is None and place.gone_since is None:  # made late, for a node that had gone
+        self._where[pod.uid] = at
+        place, touched = self.place(at), [was_at, at]
+        if pod.node and place.node is None and place.gone_since is None:  # made late, for a node that had gone
             place.gone_since = now
         if isinstance(pod, Requester):  # one that is new was made now, whatever the API server's clock says since
             made = before.created if isinstance(before, Requester) else now if self.listed else min(pod.created, now)
@@ -127,6 +128,7 @@ class Machine:
                 place.accelerators.pop(pod.uid, None)
             if pod.ready:
                 place.unready_since.pop(pod.uid, None)
+                place.tries.pop(("say", pod.uid, "Late", ""), None)  # it is once each time
             else:
                 was_ready = isinstance(before, Requester) and before.ready
                 since = now if was_ready else max(made, min(pod.unready_since, now))
@@ -172,7 +174,7 @@ class Machine:
     def _listed(self, event: e.Listed, now: float) -> list[str]:
         self.listed = True
         for place in self.places.values():
-            if place.name and place.node is None:
+            if not place.name.startswith("/") and place.node is None:
                 place.gone_since = now
         return list(self.places)
 
@@ -180,7 +182,7 @@ class Machine:
         server = self.server(event.uid)
         if server is None or not server.running:
             return []
-        place = self.places[server.node]
+        place = self.places[self._where[event.uid]]
         before = place.told.pop(event.uid, Told({}))
         if event.told is None:
             return [place.name]

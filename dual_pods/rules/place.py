@@ -74,6 +74,7 @@ class Seen:
 @dataclass
 class Place:
     name: str
+    """The node's; where none was found yet for a pod, it has one of its own: a slash and its uid."""
     node: Node | None = None
     gone_since: float | None = None
     requesters: dict[str, Requester] = field(default_factory=dict)

@@ -77,25 +77,27 @@ def state(controller: Controller) -> dict[str, Any]:
     """Requesters, server pods and their instances, and what each waits for."""
     machine = controller.work.machine if controller.work is not None else Machine(controller.options.settings)
     requesters, servers = [], []
-    for place in sorted(machine.places.values(), key=lambda p: p.name):
+    for place in machine.places.values():
         view = View(place)
-        for uid, requester in sorted(place.requesters.items(), key=lambda kv: kv[1].name):
+        for uid, requester in place.requesters.items():
             phase, sentence = machine.waits.get(uid, (Phase.STARTING, ""))
             server, instance = view.bound.get(uid, (None, ""))
             requesters.append({
-                "name": requester.name, "node": place.name, "phase": phase.value,
+                "name": requester.name, "node": requester.node, "phase": phase.value,
                 "says": sentence, "accelerators": list(place.accelerators.get(uid, ())), "instance": instance,
                 "server": server.name if server is not None else "", "created": requester.created,
             })  # fmt: skip
         names = {uid: requester.name for uid, requester in place.requesters.items()}
-        for each in sorted(place.servers.values(), key=lambda s: s.name):
+        for each in place.servers.values():
             instances = [
                 msgspec.to_builtins(seen.it, order="deterministic") | {"requester": names.get(seen.bound, "")}
                 for seen in view.instances
                 if seen.server.uid == each.uid
             ]
             how = "ended" if each.ended else "leaving" if each.leaving else "running" if each.running else "starting"
-            why = each.why or ("" if place.node is not None else f"node {place.name} isn't there")
-            servers.append({"name": each.name, "node": place.name, "how": how, "why": why, "instances": instances})
+            why = each.why or ("" if place.node is not None else f"node {each.node} isn't there")
+            servers.append({"name": each.name, "node": each.node, "how": how, "why": why, "instances": instances})
     its = {"leads": controller.work is not None, "blind": controller.blind, "token": controller.lease.token}
+    for those in (requesters, servers):
+        those.sort(key=lambda it: (it["node"], it["name"]))
     return {**its, "requesters": requesters, "servers": servers}

@@ -11,7 +11,7 @@ from dual_pods.rules import names
 from dual_pods.rules.facts import Ask, Instance, Node, Requester, Server, Told
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings, Try
-from dual_pods.rules.plan import Phase
+from dual_pods.rules.plan import Phase, Plan
 from dual_pods.rules.standing import Target
 from pool.entries import State
 
@@ -60,9 +60,25 @@ def test_a_place_is_kept_for_as_long_as_a_requester_or_a_server_pod_is_there() -
     waits = replace(REQUESTER, node="", running=False, why="no node was found for it")
     it = _machine(waits, POOL)
     it.feed(e.Gone("uid-n"), 1.0)
-    assert set(it.places) == {"", "n"} and it.waits["r"][1].endswith("no node was found for it")
+    assert set(it.places) == {"/r", "n"} and it.waits["r"][1].endswith("no node was found for it")
     it.feed(replace(waits, node="n", version="6"), 2.0)
     assert set(it.places) == {"n"} and set(it.places["n"].requesters) == {"r"}, "it was placed"
+
+
+def test_each_that_no_node_was_found_for_is_looked_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand took half a minute of a processor, as each was looked at with each change of any."""
+    looked_at = list[list[str]]()
+
+    class Looks(Plan):
+        def make(self) -> None:
+            looked_at.append([*self.place.requesters])
+            super().make()
+
+    waits = [replace(REQUESTER, uid=uid, node="", running=False) for uid in ("a", "b", "c")]
+    it = _machine(*waits)
+    monkeypatch.setattr(machines, "Plan", Looks)
+    it.feed(replace(waits[1], version="6"), 1.0)
+    assert looked_at == [["b"]]
 
 
 def test_one_that_is_deleted_or_has_ended_is_none_that_starts() -> None:
@@ -112,7 +128,7 @@ def test_a_server_pod_that_is_made_late_for_a_node_that_has_gone_goes_as_any_oth
 
 def test_a_server_pod_that_no_node_has_is_on_no_node_that_has_gone() -> None:
     it = _machine(replace(POOL, node="", running=False))
-    assert it.feed(e.Look(), 1000.0) == [] and it.places[""].gone_since is None
+    assert it.feed(e.Look(), 1000.0) == [] and it.places["/p"].gone_since is None
 
 
 @pytest.mark.parametrize(
@@ -331,7 +347,7 @@ def test_one_that_was_told_that_its_instance_is_awake_and_isn_t_ready_is_late_as
     assert phase(it) is Phase.READY and not it.places["n"].unready_since
     it.feed(replace(ready, ready=False, version="9"), 5000.0)
     assert phase(it) is Phase.READY, "and it has as long again"
-    it.feed(e.Look(), 5600.0)
+    assert _late(it.feed(e.Look(), 5600.0)), "which is said again"
     assert phase(it) is Phase.WAKING
 
 
