@@ -140,7 +140,7 @@ def test_a_volume_hides_what_the_machine_has_there_and_can_lie_anywhere(here: Pl
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         {"name": "model", "persistentVolumeClaim": {"claimName": "x"}},
     ]
-    mounts = [{"name": "run", "mountPath": at} for at in ("/tmp", "/some/where/new", "/home/x")]
+    mounts: list[dict[str, Any]] = [{"name": "run", "mountPath": at} for at in ("/tmp", "/some/where/new", "/home/x")]
     mounts.append({"name": "model", "mountPath": "/model", "readOnly": True})
     path = pod(here, shell("a", FOREVER, volumeMounts=mounts), volumes=volumes)
     with running(here, path, *QUICK, "--volume", f"model={data}"):
