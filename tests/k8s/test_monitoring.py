@@ -32,7 +32,6 @@ FILES = ROOT / "k8s" / "chart" / "files"
 TESTS = Path(__file__).parent / "alerts.test.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())
 ALERTS = [rule for group in GROUPS for rule in group["rules"]]
-RUNBOOK = (ROOT / "docs" / "using" / "troubleshooting.md").read_text()
 METRIC = re.compile(r"\b(?:failover|gateway)_[a-z]+_[a-z_]+\b")
 
 
@@ -70,14 +69,9 @@ def test_all_metrics_have_one_prefix_and_what_counts_events_is_a_counter() -> No
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_each_alert_says_what_is_so_what_to_do_and_is_in_the_runbook(rule: dict[str, Any]) -> None:
+def test_each_alert_says_what_is_so_and_what_to_do(rule: dict[str, Any]) -> None:
     assert set(rule["annotations"]) == {"summary", "runbook"}
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
-    assert f"`{rule['alert']}`" in RUNBOOK
-
-
-def test_the_runbook_has_no_alert_that_there_is_not() -> None:
-    assert set(re.findall(r"`(Failover[A-Za-z]+)`", RUNBOOK)) == {rule["alert"] for rule in ALERTS}
 
 
 def test_every_alert_is_tested() -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 from tools.local_pod import namespaces, places
 
 USER = 2000
-PATIENCE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "120"))
+PATIENCE_S = DEADLINE_S
 
 
 def words(command: Sequence[str], python: Path) -> list[str]:
@@ -152,12 +153,9 @@ def running(here: Place, *given: str, ready: bool = True) -> Iterator["subproces
     """A pod, until the end of the block."""
     process = here.start(*given)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (here.pod / places.CONTROL).exists():
-            if process.poll() is not None:
-                raise Refused(process.returncode, process.stdout.read() if process.stdout else "")
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: (here.pod / places.CONTROL).exists() or process.poll() is not None, "it runs, or has ended")
+        if process.poll() is not None:
+            raise Refused(process.returncode, process.stdout.read() if process.stdout else "")
         if ready:
             here.wait("ready")
         yield process

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.k8s.manifests import SHIPPED
 from tests.local_pod.ordinary import PATIENCE_S, Place, Refused
+from tests.support.waiting import until
 
 POD = (str(SHIPPED / "reference.yaml"), "--relist-s", "0.2", "--startup-period-s", "0.2")
 """As it is shipped; kubelet's looks and startup probes come more often, so that a test takes less time."""
@@ -41,14 +42,16 @@ def kill_kept(here: Place, server: str, pattern: str = SERVER) -> None:
     """SIGKILL to what a keeper keeps, as soon as it is there: it may be on its way back from an earlier death, which
     is nothing that the lock knows of (`whole`).
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+
+    def killed() -> bool:
         try:
             here.say("kill", server, "--inside", pattern)
-            return
         except Refused as error:
-            assert "no process in" in error.said and time.monotonic() < deadline, error
-        time.sleep(0.05)
+            assert "no process in" in error.said, error
+            return False
+        return True
+
+    until(killed, f"{server} has what is to be killed")
 
 
 def other(engine_id: str) -> str:

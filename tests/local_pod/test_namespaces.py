@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.local_pod.ordinary import PATIENCE_S, Place, words
 from tests.support.processes import ROOT
+from tests.support.waiting import until
 from tools.local_pod import image, namespaces
 from tools.local_pod.namespaces import forbidden
 
@@ -100,10 +100,7 @@ spec:
     local_pod = [sys.executable, "-m", "tools.local_pod"]
     running = subprocess.Popen([*local_pod, "run", str(pod), "--dir", str(tmp_path / "d")], cwd=ROOT)
     logs = [tmp_path / "d" / "logs" / f"{name}.1.log" for name in "ab"]
-    deadline = time.monotonic() + PATIENCE_S
-    while [log.exists() and log.read_text().count("\n") for log in logs] != [4, 1]:
-        assert running.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: [log.exists() and log.read_text().count("\n") for log in logs] == [4, 1], "both have said theirs")
     subprocess.run([*local_pod, "down", "--dir", str(tmp_path / "d"), "--grace-s", "1"], cwd=ROOT, check=True)
     assert running.wait(PATIENCE_S) == 0
     said = logs[0].read_text().splitlines()

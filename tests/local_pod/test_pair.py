@@ -61,10 +61,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
             sh(here, "engine-a", f"head -c 80M /dev/zero > {RUN_DIR}/filler 2>/dev/null; true")
             active, token = seen["holder"]["engine_id"], seen["holder"]["token"]
             here.say("kill", f"engine-{active}", "--inside", MAIN)
-            deadline = time.monotonic() + PATIENCE_S
-            while not (full := lock(here))["alarms"] and (full.get("holder") or {}).get("token", 0) <= token:
-                assert time.monotonic() < deadline, full
-                time.sleep(0.05)
+            until(lambda: (full := lock(here))["alarms"] or (full.get("holder") or {}).get("token", 0) > token, "full")
             sh(here, "engine-a", f"rm {RUN_DIR}/filler")
             whole(here, since=token)
             clients.answered_since(2)
@@ -73,9 +70,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
 
         # The gateway's own connections end with it; a client that asks again is served.
         kill_kept(here, "gateway")
-        deadline = time.monotonic() + PATIENCE_S
-        while (again := ask(here)).error:
-            assert time.monotonic() < deadline, again.error
+        again = until(lambda: None if (answer := ask(here)).error else answer, "a client is served again")
         assert again.text == clients.expected
         assert all(each["restarts"] == 0 for each in here.status()["containers"])
 

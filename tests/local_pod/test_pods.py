@@ -5,9 +5,8 @@ import os
 import signal
 import socket
 import subprocess
-import threading
-import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,10 @@ import pytest
 import yaml
 
 from tests.local_pod.ordinary import PATIENCE_S, Place, Refused, running
+from tests.local_pod.pair import sh
+from tests.support.processes import cmdline, run_here
+from tests.support.waiting import until
+from tools.local_pod.__main__ import main
 
 pytestmark = pytest.mark.slow
 QUICK = ("--relist-s", "0.1", "--startup-period-s", "0.1", "--back-off-s", "0.5", "--no-lint")
@@ -59,10 +62,6 @@ def pod(here: Place, *containers: dict[str, Any], **spec: Any) -> str:
     path.write_text(yaml.safe_dump(document))
     path.chmod(0o644)
     return str(path)
-
-
-def sh(here: Place, container: str, script: str) -> str:
-    return here.say("exec", container, "--", "sh", "-c", script).strip()
 
 
 def flips(here: Place) -> list[str]:
@@ -134,15 +133,24 @@ def test_what_a_container_is_and_sees(here: Place) -> None:
 
 def test_a_volume_hides_what_the_machine_has_there_and_can_lie_anywhere(here: Place) -> None:
     """A manifest's /tmp hides a checkout in /tmp; ours runs all the same. What can't be made is said."""
-    mounts = [{"name": "run", "mountPath": at} for at in ("/tmp", "/some/where/new", "/home/x")]
-    with running(here, pod(here, shell("a", FOREVER, volumeMounts=mounts)), *QUICK):
+    data = here.directory / "data"
+    data.mkdir()
+    (data / "weights").write_text("here")
+    volumes = [
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "model", "persistentVolumeClaim": {"claimName": "x"}},
+    ]
+    mounts: list[dict[str, Any]] = [{"name": "run", "mountPath": at} for at in ("/tmp", "/some/where/new", "/home/x")]
+    mounts.append({"name": "model", "mountPath": "/model", "readOnly": True})
+    path = pod(here, shell("a", FOREVER, volumeMounts=mounts), volumes=volumes)
+    with running(here, path, *QUICK, "--volume", f"model={data}"):
         assert sh(here, "a", "touch /tmp/x; ls /some/where/new /home/x; lockctl --help | head -1").startswith(
             "/home/x:\nx"
         )
+        assert sh(here, "a", "cat /model/weights; touch /model/x 2>/dev/null || echo no") == "hereno"
+    mounts = [{"name": "run", "mountPath": "/usr/nope/x"}]
     with pytest.raises(Refused, match="nothing can be mounted at /usr/nope/x: it is in /usr"):
-        mounts = [{"name": "run", "mountPath": "/usr/nope/x"}]
-        with running(here, pod(here, shell("a", FOREVER, volumeMounts=mounts)), *QUICK):
-            pass
+        here.say("run", pod(here, shell("a", FOREVER, volumeMounts=mounts)), *QUICK)
 
 
 def test_a_root_that_may_be_written_is_new_in_each_run(here: Place) -> None:
@@ -152,19 +160,6 @@ def test_a_root_that_may_be_written_is_new_in_each_run(here: Place) -> None:
         here.until_event("started", 2, container="a")
         assert sh(here, "a", "ls /mine") == "/mine"
     assert "again" not in here.log("a")
-
-
-def test_a_directory_of_this_machine_as_a_volume(here: Place) -> None:
-    data = here.directory / "data"
-    data.mkdir()
-    (data / "weights").write_text("here")
-    volumes = [{"name": "run", "persistentVolumeClaim": {"claimName": "x"}}]
-    a = shell("a", FOREVER, volumeMounts=[{"name": "run", "mountPath": "/model", "readOnly": True}])
-    path = pod(here, a, volumes=volumes)
-    with pytest.raises(Refused, match="--volume run=DIRECTORY"):
-        here.say("run", path, *QUICK)
-    with running(here, path, *QUICK, "--volume", f"run={data}"):
-        assert sh(here, "a", "cat /model/weights; touch /model/x 2>/dev/null || echo no") == "hereno"
 
 
 # -- what kubelet does -------------------------------------------------------------------------------------------------
@@ -184,28 +179,16 @@ def test_order_and_the_three_ways_to_ask(here: Place) -> None:
         here.until_event("started", container="main")
         assert [each["container"] for each in here.events("started")] == ["first", "web", "door", "main"]
         assert here.status()["unready"] == ["main: its readiness probe doesn't pass"]
+        with pytest.raises(Refused, match="main: its readiness probe doesn't pass") as refused:
+            here.say("status")
+        assert refused.value.code == 1
+        with pytest.raises(Refused, match=r"not ready in 0.2 s: main: its readiness probe"):
+            here.say("status", "--wait", "ready", "--timeout-s", "0.2")
         sh(here, "main", "touch /run/pod/go")
         here.wait("ready")
         sh(here, "main", "rm /run/pod/go")
         here.wait("not-ready")
     assert flips(here) == ["ready", "not_ready"]
-
-
-def test_a_process_inside_dies_and_the_pod_never_minds(here: Place) -> None:
-    script = "while :; do sleep 12345; echo child ended with $?; done"
-    with running(here, pod(here, shell("a", script)), *QUICK):
-        (told,) = json.loads(here.say("kill", "a", "--inside", "sleep 12345", "--json"))["processes"]
-        assert told["command"] == "sleep 12345"
-        with pytest.raises(Refused, match="no process in a has 'nope'"):
-            here.say("kill", "a", "--inside", "nope")
-        with pytest.raises(Refused, match=r"no pattern"):
-            here.say("kill", "a", "--inside", "(")
-        deadline = time.monotonic() + PATIENCE_S
-        while "child ended with 137" not in here.log("a"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert here.status()["flips"] == [here.status()["flips"][0]]
-        assert here.container("a")["restarts"] == 0
 
 
 def test_out_of_memory_takes_the_whole_container_at_once(here: Place) -> None:
@@ -235,9 +218,7 @@ def test_a_stopped_container_is_ended_by_its_liveness_probe_within_that_probes_g
 def test_a_probe_that_takes_too_long_leaves_nothing_that_keeps_its_container_from_ending(here: Place) -> None:
     slow = {"exec": {"command": ["sleep", "1000"]}, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 1000}
     with running(here, pod(here, shell("a", FOREVER, livenessProbe=slow)), *QUICK):
-        deadline = time.monotonic() + PATIENCE_S
-        while here.container("a")["probes"]["liveness"]["why"] != "no answer in 1 s":
-            assert time.monotonic() < deadline, here.status()
+        until(lambda: here.container("a")["probes"]["liveness"]["why"] == "no answer in 1 s", "a probe was too slow")
         here.say("kill", "a")
         here.until_event("started", 2, container="a")
 
@@ -277,31 +258,15 @@ def test_a_crash_loop_says_what_the_container_said_and_where_the_rest_is(here: P
     assert "the model is not there" in first and f"see={here.pod}/logs/a.1.log" in first
 
 
-@pytest.mark.parametrize(("host", "passes"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_probes_ask_the_pods_own_address(here: Place, host: str, passes: bool) -> None:
+def test_a_probe_of_what_only_the_pod_itself_reaches_fails(here: Place) -> None:
     ready = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
-    with running(here, pod(here, server("a", 8000, host, readinessProbe=ready)), *QUICK, ready=False):
-        if passes:
-            here.wait("ready")
-        else:
-            deadline = time.monotonic() + PATIENCE_S
-            while here.container("a")["probes"]["readiness"]["in_a_row"] < 2:
-                assert time.monotonic() < deadline
-            assert not here.status()["ready"]
-            assert "serving" in here.log("a")
+    path = pod(here, server("a", 8000, "127.0.0.1", readinessProbe=ready))
+    with running(here, path, *QUICK, ready=False):
+        until(lambda: here.container("a")["probes"]["readiness"]["in_a_row"] >= 2, "it has failed twice")
+        assert not here.status()["ready"] and "serving" in here.log("a")
 
 
 # -- what a person says ------------------------------------------------------------------------------------------------
-
-
-def test_status_says_it_in_words_and_by_its_exit_code(here: Place) -> None:
-    a = shell("a", FOREVER, readinessProbe={"exec": {"command": ["false"]}, "periodSeconds": 1})
-    with running(here, pod(here, a), *QUICK, ready=False):
-        with pytest.raises(Refused) as refused:
-            here.say("status")
-        assert refused.value.code == 1 and "a: its readiness probe doesn't pass" in refused.value.said
-        with pytest.raises(Refused, match=r"not ready in 0.2 s: a: its readiness probe"):
-            here.say("status", "--wait", "ready", "--timeout-s", "0.2")
 
 
 def test_a_caller_that_waits_before_the_pod_runs_waits_for_it(here: Place) -> None:
@@ -319,9 +284,12 @@ def test_a_caller_that_waits_before_the_pod_runs_waits_for_it(here: Place) -> No
     assert waiting.returncode == 0 and "Ready" in said
 
 
-def test_exec_has_the_containers_environment_its_input_and_its_exit_code(here: Place) -> None:
-    a = shell("a", FOREVER, env=[{"name": "X", "value": "of the manifest"}])
-    with running(here, pod(here, a), *QUICK):
+def test_one_pod_does_what_it_is_asked_and_never_minds(here: Place) -> None:
+    script = "while :; do sleep 12345; echo child ended with $?; done"
+    a = shell("a", script, env=[{"name": "X", "value": "of the manifest"}])
+    path = pod(here, a)
+    with running(here, path, *QUICK):
+        # A command has the container's environment, its caller's input, and its exit code is the caller's.
         assert here.say("exec", "a", "--", "sh", "-c", "cat; echo $X", stdin="said\n") == "said\nof the manifest\n"
         assert here.say("exec", "--env", "X=more", "a", "--", "sh", "-c", "echo $X") == "more\n"
         with pytest.raises(Refused) as refused:
@@ -329,18 +297,32 @@ def test_exec_has_the_containers_environment_its_input_and_its_exit_code(here: P
         assert refused.value.code == 7
         with pytest.raises(Refused, match="there is no container b; there are: a"):
             here.say("exec", "b", "--", "true")
-
-
-def test_a_command_ends_with_the_caller_that_asked_for_it(here: Place) -> None:
-    with running(here, pod(here, shell("a", FOREVER)), *QUICK):
+        # It ends with the caller that asked for it.
         asked = subprocess.Popen(here.command("exec", "a", "--", "sleep", "54321"), cwd="/")
-        deadline = time.monotonic() + PATIENCE_S
-        while "54321" not in sh(here, "a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").replace("cat /proc", ""):
-            assert time.monotonic() < deadline
+        until(lambda: "sleep 54321" in commands(here), "the command runs")
         asked.kill()
         asked.wait()
-        while "sleep 54321" in sh(here, "a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"):
-            assert time.monotonic() < deadline
+        until(lambda: "sleep 54321" not in commands(here), "the command has ended")
+        # Many ask at once, and all are answered.
+        with ThreadPoolExecutor(8) as many:
+            assert list(many.map(lambda n: sh(here, "a", f"echo {n}"), range(8))) == [str(n) for n in range(8)]
+        # A second pod in this directory takes nothing from it.
+        with pytest.raises(Refused, match=r"a pod runs in .* already: local-pod down, or another --dir"):
+            here.say("run", path, *QUICK)
+        # A process inside dies.
+        with pytest.raises(Refused, match="no process in a has 'nope'"):
+            here.say("kill", "a", "--inside", "nope")
+        with pytest.raises(Refused, match=r"no pattern"):
+            here.say("kill", "a", "--inside", "(")
+        (told,) = json.loads(here.say("kill", "a", "--inside", "sleep 12345", "--json"))["processes"]
+        assert told["command"] == "sleep 12345"
+        until(lambda: "child ended with 137" in here.log("a"), "its parent says so")
+        assert len(here.status()["flips"]) == 1 and here.container("a")["restarts"] == 0
+
+
+def commands(here: Place) -> str:
+    """The command line of each process in a, but for those of the question."""
+    return sh(here, "a", "for each in /proc/[0-9]*; do tr '\\0' ' ' < $each/cmdline; echo; done")
 
 
 def test_ports_of_the_pod_are_reached_from_outside(here: Place) -> None:
@@ -360,32 +342,22 @@ def test_ports_of_the_pod_are_reached_from_outside(here: Place) -> None:
 # -- ends and mistakes -------------------------------------------------------------------------------------------------
 
 
-def left(marker: str) -> list[str]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                line = Path("/proc", entry, "cmdline").read_bytes()
-            except OSError:
-                continue
-            if marker.encode() in line:
-                found.append(line.replace(b"\0", b" ").decode())
-    return found
+def left(marker: str) -> list[bytes]:
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [line for pid in pids if marker.encode() in (line := cmdline(pid))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_of_a_pod_outlives_local_pod(here: Place, number: signal.Signals) -> None:
     marker = f"sleep {uuid.uuid4().int % 10**9}77777"
+    line = marker.replace(" ", "\0")
     a = shell("a", f"setsid {marker} & {marker}", volumeMounts=[{"name": "run", "mountPath": "/run/pod"}])
     with running(here, pod(here, a, terminationGracePeriodSeconds=1), *QUICK) as process:
         here.until_event("started", container="a")
-        deadline = time.monotonic() + PATIENCE_S
-        while len(left(marker.replace(" ", "\0"))) < 2:
-            assert time.monotonic() < deadline
+        until(lambda: len(left(line)) >= 2, "both run")
         process.send_signal(number)
         process.wait(PATIENCE_S)
-        while left(marker.replace(" ", "\0")):
-            assert time.monotonic() < deadline, left(marker.replace(" ", "\0"))
+        until(lambda: not left(line), "both are gone")
         assert str(here.pod) not in Path("/proc/self/mountinfo").read_text()
     with running(here, pod(here, shell("a", FOREVER)), *QUICK):  # and its directory is free again
         pass
@@ -398,18 +370,6 @@ def test_a_second_ctrl_c_waits_for_no_pod(here: Place) -> None:
         here.until_event("deleting")
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
-
-
-def test_one_pod_in_a_directory_and_a_second_takes_nothing_from_it(here: Place) -> None:
-    path = pod(here, shell("a", FOREVER))
-    already = pytest.raises(Refused, match=r"a pod runs in .* already: local-pod down, or another --dir")
-    with running(here, path, *QUICK) as process:
-        with already:
-            here.say("run", path, *QUICK)
-        assert here.status()["ready"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
-        assert here.events("deleting")  # it was asked, and not just killed
 
 
 @pytest.mark.parametrize(
@@ -425,10 +385,9 @@ def test_one_pod_in_a_directory_and_a_second_takes_nothing_from_it(here: Place) 
         (("run", "x", "--back-off-s", "soon"), 64, "is no time in seconds"),
     ],
 )
-def test_a_mistake_is_one_sentence(here: Place, words: tuple[str, ...], code: int, says: str) -> None:
-    with pytest.raises(Refused) as refused:
-        here.say(*words)
-    assert refused.value.code == code and says in refused.value.said
+def test_a_mistake_is_one_sentence(tmp_path: Path, words: tuple[str, ...], code: int, says: str) -> None:
+    ended, _, said = run_here(main, *words, environment={"LOCAL_POD_DIR": str(tmp_path)})
+    assert ended == code and says in said
 
 
 @pytest.mark.parametrize(
@@ -440,27 +399,14 @@ def test_a_mistake_is_one_sentence(here: Place, words: tuple[str, ...], code: in
          "no cluster would run this"),
     ],
 )  # fmt: skip
-def test_a_manifest_that_is_wrong_is_not_run(here: Place, text: str, says: str) -> None:
-    path = here.directory / "wrong.yaml"
+def test_a_manifest_that_is_wrong_is_not_run(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "wrong.yaml"
     path.write_text(text)
-    path.chmod(0o644)
-    more = () if "no cluster" in says else ("--no-lint",)
-    with pytest.raises(Refused, match=says):
-        here.say("run", str(path), *more)
+    ended, _, said = run_here(main, "run", path, *(() if "no cluster" in says else ("--no-lint",)))
+    assert ended == 1 and says in said
 
 
 def test_two_users_in_one_pod_need_root(here: Place) -> None:
     other = shell("b", FOREVER, securityContext={"runAsUser": USER + 1})
     with pytest.raises(Refused, match="without root only one ordinary user"):
         here.say("run", pod(here, shell("a", FOREVER), other), *QUICK)
-
-
-def test_many_ask_at_once_and_all_are_answered(here: Place) -> None:
-    with running(here, pod(here, shell("a", FOREVER)), *QUICK):
-        answers: list[str] = []
-        threads = [threading.Thread(target=lambda n=n: answers.append(sh(here, "a", f"echo {n}"))) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(answers) == [str(n) for n in range(8)]

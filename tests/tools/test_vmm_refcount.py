@@ -1,13 +1,11 @@
 """`python -m tools.vmm_refcount`: what it says of host memory and of the emulated driver, that it notices wrong
 semantics, and that it leaves nothing behind."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,14 @@ import pytest
 
 from sidecar.kernel import host_usage
 from tests import emulated_driver
+from tests.support.processes import ROOT, Process, run_here
+from tests.support.waiting import DEADLINE_S, until
 from tools.vmm_refcount import stage as stage_module
 from tools.vmm_refcount import stories
+from tools.vmm_refcount.__main__ import main
 from tools.vmm_refcount.meters import Meter
 from tools.vmm_refcount.stage import Stage
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 100.0
 MIB = 1 << 20
 UUID = "GPU-656d756c-6174-6564-0000-000000000000"
 
@@ -42,13 +41,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't come true in time"
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def gpu() -> Iterator[Mapping[str, str]]:
     yield from emulated_driver.one_gpu(capacity=64 * MIB)
@@ -61,7 +53,7 @@ def steps(figures: dict[str, Any], story: str) -> list[tuple[str, int]]:
 # --- what it says
 
 
-def test_host_memory_is_counted_as_decision_7_saw_it_on_a_gpu() -> None:
+def test_host_memory_is_counted_as_decision_7_saw_it_on_a_gpu_and_each_story_ends_with_it_free() -> None:
     done = run("--memory", "host", "--size", "16MiB", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     figures = json.loads(done.stdout)
@@ -73,14 +65,8 @@ def test_host_memory_is_counted_as_decision_7_saw_it_on_a_gpu() -> None:
         ("the client releases its handle", -16 * MIB),
         ("both processes are killed", 0),
     ]
-
-
-def test_every_story_is_told_and_ends_with_the_memory_free() -> None:
-    figures = json.loads(run("--memory", "host", "--size", "4MiB", "--json").stdout)
-    told = list(dict.fromkeys(step["story"] for step in figures["steps"]))
-    assert len(told) == len(stories.STORIES) == 9
-    for story in told:
-        assert [step for step in figures["steps"] if step["story"] == story][-1]["used_bytes"] == 0
+    last = {step["story"]: step["used_bytes"] for step in figures["steps"]}
+    assert len(last) == len(stories.STORIES) == 9 and set(last.values()) == {0}
 
 
 @pytest.mark.slow
@@ -91,7 +77,6 @@ def test_the_emulated_driver_counts_the_same_and_is_called_emulated(gpu: Mapping
     assert (done.returncode, figures["as_expected"], figures["emulated"]) == (0, True, True)
     assert "EMULATED" in figures["measured_by"]
     assert figures["device"] == UUID
-    assert "EMULATED" in run("--memory", "cuda", "--size", "4MiB", "--device", UUID, **gpu).stdout
 
 
 # --- what it notices
@@ -99,8 +84,8 @@ def test_the_emulated_driver_counts_the_same_and_is_called_emulated(gpu: Mapping
 
 @pytest.mark.slow
 def test_a_driver_that_cant_map_at_an_offset_is_named_and_the_other_stories_are_told(gpu: Mapping[str, str]) -> None:
-    done = run("--memory", "cuda", "--size", "16MiB", **gpu, EMULATED_CUDA_OFFSETS="no")
-    assert done.returncode == 1
+    done = run("--memory", "cuda", "--size", "16MiB", "--device", UUID, **gpu, EMULATED_CUDA_OFFSETS="no")
+    assert done.returncode == 1 and "EMULATED" in done.stdout
     assert "CUDA_ERROR_NOT_SUPPORTED" in done.stdout
     assert done.stdout.count("differs:") == 1
     assert "differs: mapping at an offset" in done.stdout
@@ -157,9 +142,8 @@ def _told(
     ],
 )
 def test_wrong_usage_is_one_sentence(arguments: list[str], said: str) -> None:
-    done = run(*arguments)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert said in done.stderr and "Traceback" not in done.stderr
+    code, out, err = run_here(main, *arguments)
+    assert (code, out) == (64, "") and said in err
 
 
 def test_where_there_is_no_gpu_it_says_so() -> None:
@@ -175,19 +159,12 @@ def test_too_little_memory_is_said_before_anything_is_measured(gpu: Mapping[str,
 
 
 def test_help_has_examples_and_exit_codes() -> None:
-    done = run("--help")
-    assert done.returncode == 0
-    assert "examples:" in done.stdout and "exit codes:" in done.stdout
+    code, out, _ = run_here(main, "--help")
+    assert code == 0 and "examples:" in out and "exit codes:" in out
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    with contextlib.suppress(FileNotFoundError):
-        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    return []
-
-
-def begun() -> tuple[subprocess.Popen[str], Path]:
-    """The experiment in the middle of a story, and where its device is."""
+def begun() -> tuple[subprocess.Popen[str], list[Process], Path]:
+    """The experiment in the middle of a story, its children, and where its device is."""
     process = subprocess.Popen(
         command("--memory", "host", "--size", "4MiB"),
         cwd=ROOT,
@@ -199,39 +176,29 @@ def begun() -> tuple[subprocess.Popen[str], Path]:
     lines = iter(process.stdout.readline, "")
     measured = next(line for line in lines if line.startswith("measured by"))
     next(line for line in lines if line.strip().startswith("alloc"))
-    until(lambda: children(process))
-    return process, Path(measured.split(" locks on ")[1].strip()).parent
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    pids = until(lambda: children.read_text().split(), "it has children")
+    return process, [Process(int(pid)) for pid in pids], Path(measured.split(" locks on ")[1].strip()).parent
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_no_process_and_no_device(number: signal.Signals, status: int) -> None:
-    process, directory = begun()
-    pids = children(process)
+    process, children, directory = begun()
     process.send_signal(number)
     _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status
     assert "Traceback" not in said
     assert not directory.exists()
-    until(lambda: gone(pids) or all(_reparented_and_dead(pid) for pid in pids))
+    for child in children:
+        child.wait()
 
 
 def test_killed_it_takes_its_processes_along() -> None:
-    process, directory = begun()
-    pids = children(process)
+    process, children, directory = begun()
     process.kill()
     process.communicate(timeout=DEADLINE_S)
-    until(lambda: gone(pids) or all(_reparented_and_dead(pid) for pid in pids))
+    for child in children:
+        child.wait()
     for file in directory.iterdir():
         file.unlink()
     directory.rmdir()
-
-
-def _reparented_and_dead(pid: int) -> bool:
-    """No process may be there to wait for it."""
-    with contextlib.suppress(FileNotFoundError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
