@@ -244,8 +244,8 @@ class Machine:
     def _failed(self, place: Place, key: e.Key, why: str, now: float) -> None:
         failures = place.tries.get(key, Try()).failures + 1
         first_s, most_s = self.settings.pause_s, self.settings.pause_most_s
-        if key[0] in _OVER_WHEN_ANSWERED:  # and a requester waits
-            first_s, most_s = QUICK_S, first_s
+        if key[0] in _OVER_WHEN_ANSWERED:  # a requester waits; not for what stands on it
+            first_s, most_s = QUICK_S, most_s if key[0] == "mark" and key[1] in place.requesters else first_s
         pause_s = min(first_s * 2 ** min(failures - 1, 20), most_s)
         place.tries[key] = Try(False, failures, now + pause_s, why)
 

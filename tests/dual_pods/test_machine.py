@@ -274,9 +274,12 @@ def test_what_was_said_at_an_address_that_a_requester_has_no_more_may_be_another
 
 
 def test_a_pause_grows_to_its_bound_and_is_short_where_a_requester_waits_for_an_answer() -> None:
-    it = _machine(REQUESTER, pause_s=1.0, pause_most_s=60.0)
+    """Where no pod may be changed, 200 requesters' status made 187 requests a second to the API server, for ever."""
+    it = _machine(REQUESTER, POOL, pause_s=1.0, pause_most_s=60.0)
     place = it.places["n"]
-    for key, first, most in ((("query", "r"), 0.05, 1.0), (("launch", "p", "i"), 1.0, 60.0)):
+    quick = {("query", "r"): 1.0, ("mark", "p"): 1.0, ("mark", "r"): 60.0}
+    pauses = [(("launch", "p", "i"), 1.0, 60.0), *((key, 0.05, most) for key, most in quick.items())]
+    for key, first, most in pauses:
         place.tries.pop(key, None)
         it._failed(place, key, "no", 0.0)
         assert place.tries[key].until == first
