@@ -178,9 +178,9 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             self._lease(effect)
 
     def _lease(self, effect: e.Lease, *, later: bool = False) -> None:
-        """What a ledger answers. What was found in use needs no room."""
+        """What a ledger answers. What was found in use needs no room. It has room for all once no fault comes any more."""
         full = effect.bytes > effect.found and self.world.rng.random() < 0.1
-        why = "it has no more" if full or (not self.world.calm and self.world.rng.random() < 0.1) else ""
+        why = "it has no more" if not self.world.calm and (full or self.world.rng.random() < 0.1) else ""
         if not why:
             self.leased[effect.key] = effect.bytes
         answer = e.Leased(effect.wish, why)
