@@ -351,7 +351,7 @@ class Machine:
         model.ended_idle = asked and not model.outdated
         model.view, model.away, model.wish, model.fresh = None, True, Wish.NONE, False
         model.outdated, model.put_down = "", False
-        if why and model.child.wrong and model.child.runs_as == runs_as(model.rules.entry):
+        if model.child.wrong and model.child.runs_as == runs_as(model.rules.entry):
             self._failed(model, f"{why[:MOST_WHY]}; {RESTS} {model.name}", rests=True)
         elif why:
             self._failed(model, why)

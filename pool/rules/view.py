@@ -30,7 +30,7 @@ ORDINALS = {1: "first", 2: "second", 3: "third"}
 
 def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, ModelOutlook]:
     waits, line = waiting(it, now), queue(it, now)
-    free, soon = it.free(), _as_soon(it, now)
+    free, soon = it.free(), _as_soon(it)
     found = {}
     for name, model in it.models.items():
         turn, tried = waits.get(name, (0, None))
@@ -57,18 +57,15 @@ def outlooks(it: Picture, run_dirs: Mapping[str, str], now: float) -> dict[str, 
     return found
 
 
-def _as_soon(it: Picture, now: float) -> Picture:
-    """The same with those awake that wake: their turns come first."""
-
-    def awake(one: Model) -> Model:
-        at = now + max(one.wake_s - (now - one.since), 0.0)
-        view = LockView(resting=False, held=True, serving=True)
-        return replace(one, wish=Wish.NONE, view=view, since=at, turn_at=min(one.turn_at, at), begun=one.demand.wants)
-
-    def wakes(one: Model) -> bool:
-        return one.state is State.WAKING and (one.wish is Wish.WAKE or (one.view is not None and one.view.held))
-
-    return replace(it, models={name: awake(one) if wakes(one) else one for name, one in it.models.items()})
+def _as_soon(it: Picture) -> Picture:
+    """The same with those awake whose engines wake: their turns come first."""
+    found = dict(it.models)
+    for name, one in it.models.items():
+        match one.state, one.view:
+            case State.WAKING, LockView(held=True):
+                at, view = one.since + one.wake_s, LockView(resting=False, serving=True)
+                found[name] = replace(one, wish=Wish.NONE, view=view, since=at, turn_at=at, begun=one.demand.wants)
+    return replace(it, models=found)
 
 
 def _too_large(it: Picture, model: Model, now: float) -> str:

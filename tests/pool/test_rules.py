@@ -948,6 +948,8 @@ def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person
         pool.advance(3600)
 
     ends(1)
+    notes = [one.detail for one in pool.out if isinstance(one, e.Note) and one.event == "failed"]
+    assert [one.keys() for one in notes] == [{"model", "why"}], "and not when it is tried again"
     assert pool.wishes() == [] and pool.state("a") is State.FAILED
     outlook = outlooks(pool.machine.picture, {}, pool.now)["a"]
     assert outlook.state is State.FAILED and outlook.why.endswith(f"; {RESTS} a") and outlook.estimate_ms is None
@@ -961,12 +963,15 @@ def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person
     assert pool.wishes() == [("start", "a")]
 
 
-def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest() -> None:
-    """A pool that begins hears of it, too."""
+@pytest.mark.parametrize("of_older", [True, False])
+def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest_nor_is_what_may_have_another_cause(
+    of_older: bool,
+) -> None:
+    """A pool that begins hears of what its entry was before, too."""
     pool = Pool(running=False)
     pool.wants("a")
-    older = e.Child(False, ends=1, why="no such flag", runs_as="of the older one", wrong=True)
-    pool.launcher(a=older)
+    runs = "of the older one" if of_older else runs_as(pool.machine.models["a"].rules.entry)
+    pool.launcher(a=e.Child(False, ends=1, why="no such file", runs_as=runs, wrong=of_older))
     assert pool.state("a") is State.FAILED and pool.wishes() == [("start", "a")]
     pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("start", "a")]

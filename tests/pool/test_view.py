@@ -11,6 +11,7 @@ from pool.rules import events as e
 from pool.rules import view
 from pool.rules.messages import Listing
 from pool.rules.model import Demand, averaged, merged
+from pool.rules.turns import BEGIN_S
 from pool.shell.metrics import Metrics, held
 from sidecar.terminal.names import is_meant
 from tests.k8s import queries
@@ -212,6 +213,14 @@ def test_while_another_wakes_its_turn_is_in_the_estimate_too(waits: bool) -> Non
     pool.wishes()
     pool.advance(until - 0.9 - pool.now)
     assert pool.wishes() == [("sleep", "a"), ("wake", "b")], "it is kept"
+
+
+def test_one_whose_engine_has_died_has_no_turn_that_is_in_an_estimate() -> None:
+    pool = Pool("ab")
+    pool.awake("a", BUSY)
+    spent(pool)
+    pool.lock("a", resting=False)
+    assert pool.state("a") is State.WAKING and seen(pool)["b"].estimate_ms < 1000 * (BEGIN_S + 2)
 
 
 def test_one_that_would_be_too_late_otherwise_comes_after_those_that_are_more_urgent() -> None:
