@@ -178,7 +178,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             self._lease(effect)
 
     def _lease(self, effect: e.Lease, *, later: bool = False) -> None:
-        """What a ledger answers. What was found in use needs no room. It has room for all once no fault comes any more."""
+        """What a ledger answers. What was found in use needs no room, and once no fault comes there is room for all."""
         full = effect.bytes > effect.found and self.world.rng.random() < 0.1
         why = "it has no more" if not self.world.calm and (full or self.world.rng.random() < 0.1) else ""
         if not why:
