@@ -85,7 +85,7 @@ class Engine:
     turn_at: float = math.inf
     """When it was waked: an engine that takes over from one that died goes on with its turn."""
     had: bool = False
-    """A request since it was waked."""
+    """A request in its turn."""
     frees_less: int = 0
     breaks: bool = False
     """The next wake fails."""
@@ -540,7 +540,7 @@ class HouseWorld(World):
             self._at_rest(engine, "it doesn't fit")
             self.lend()
             return
-        engine.serving, engine.had = True, False
+        engine.serving, engine.had = True, engine.had and engine.turn_at < self.now
         engine.turn_at = min(engine.turn_at, self.now)
         self.awake.add(name)
         self.swaps += 1
