@@ -77,10 +77,12 @@ class Standing:
         return replace(self, ready=False, why="its pod ends", ask_at=math.inf, ending=True)
 
     def answered(self, target: Target, why: str, now: float, status: int = 0) -> "Standing":
-        """It was asked. `why`: why it isn't ready; empty if it is. `status`: 404 is a pool's word of another's port."""
+        """It was asked. `why`: why it isn't ready; empty if it is. `status`: 404 is a pool's word of another's port.
+        0 is none, and changes nothing of that.
+        """
         if not self._follows(target):
             return self
-        its = replace(self, elsewhere=bool(target.port) and status == 404)
+        its = replace(self, elsewhere=bool(target.port) and status == 404) if status else self
         if not why:
             return replace(its, ready=True, why="", pause_s=QUICK_S, ask_at=now + SLOW_S, doubted_at=math.inf)
         pause_s = min(self.pause_s * 1.5, MOST_QUICK_S)

@@ -72,6 +72,14 @@ def test_one_that_says_no_is_asked_ever_more_seldom_and_often_enough() -> None:
     assert pauses[:2] == pytest.approx([QUICK_S, QUICK_S * 1.5]) and pauses[-1] == pytest.approx(MOST_QUICK_S)
 
 
+def test_a_port_that_is_another_s_stays_so_while_its_door_doesn_t_answer() -> None:
+    """Its door was busy for once, and clients had another model's answers."""
+    elsewhere = _bound().answered(AT, "404", 1.0, 404)
+    assert elsewhere.elsewhere and elsewhere.answered(AT, "it doesn't answer", 2.0).elsewhere
+    for status in (200, 503):
+        assert not elsewhere.answered(AT, "", 2.0, status).elsewhere
+
+
 def test_what_asks_its_instance_is_told_by_none_that_this_isn_t_awake() -> None:
     ready = _bound().answered(AT, "", 1.0)
     for host in ("", "x"):
