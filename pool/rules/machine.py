@@ -339,6 +339,8 @@ class Machine:
                 model.outdated = CHANGED
             if child.running and not before.running:
                 model.view, model.away = None, True
+                if model.retry_at == math.inf:  # that was of an earlier start
+                    model.retry_at = -math.inf
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish
             if not child.running and (before.running or child.ends > before.ends):
                 self._ended(model, child.why)

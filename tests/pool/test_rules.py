@@ -963,6 +963,22 @@ def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person
     assert pool.wishes() == [("start", "a")]
 
 
+def test_one_that_comes_again_is_waked_though_the_launcher_says_late_how_it_ended_before_it_went() -> None:
+    """It stayed FAILED for ever, with an engine that was ready."""
+    pool = Pool(running=False, entries={"a": {"pin": True}})
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    ended = e.Child(False, 1, "exit code 64: x", runs_as=runs, wrong=True)
+    pool.launcher(a=ended)
+    pool.configure("b")
+    pool.configure("ab")
+    pool.launcher()
+    assert pool.state("a") is State.FAILED
+    pool.launcher(a=e.Child(True, 1, runs_as=runs))
+    pool.wishes()
+    pool.lock("a")
+    assert pool.wishes() == [("wake", "a")]
+
+
 @pytest.mark.parametrize("of_older", [True, False])
 def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest_nor_is_what_may_have_another_cause(
     of_older: bool,
