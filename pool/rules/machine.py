@@ -32,7 +32,7 @@ doors and people are told.
 11. A model that couldn't be started or waked, or whose engines end again and again as they wake, is put to sleep and
     FAILED, and tried again after a pause that grows, if it is wanted; else for the next request. Its place in the queue
     is free meanwhile, so those that slept for it are back. One whose arguments are wrong, as its engine says, is tried
-    again once its entry has changed, or a person asks for it.
+    again in an hour, once its entry has changed, or a person asks for it.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`, whatever pool runs.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
     put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
@@ -71,7 +71,7 @@ HISTORY = 200
 MOST_ROUNDS = 10 * MOST_MODELS
 """Plans that may follow from one event: more is a circle."""
 SHARE_OF_S = 600.0
-RESTS, MOST_WHY = "it is started again once its entry has changed, or by: failover models wake", 1800
+WRONG, MOST_WHY = "it is started again in an hour, once its entry has changed, or by: failover models wake", 1800
 DIES = f"its engine has ended {MOST_GRANTS} times as it woke: the log of failover models up says why"
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
@@ -338,9 +338,7 @@ class Machine:
             if child.running and child.runs_as not in ("", runs_as(model.rules.entry)):  # it changed while no pool ran
                 model.outdated = CHANGED
             if child.running and not before.running:
-                model.view, model.away = None, True
-                if model.retry_at == math.inf:  # that was of an earlier start
-                    model.retry_at = -math.inf
+                model.view, model.away, model.retry_at = None, True, -math.inf
                 model.wish = Wish.NONE if model.wish is Wish.START else model.wish
             if not child.running and (before.running or child.ends > before.ends):
                 self._ended(model, child.why)
@@ -354,16 +352,16 @@ class Machine:
         model.view, model.away, model.wish, model.fresh = None, True, Wish.NONE, False
         model.outdated, model.put_down = "", False
         if model.child.wrong and model.child.runs_as == runs_as(model.rules.entry):
-            self._failed(model, f"{why[:MOST_WHY]}; {RESTS} {model.name}", rests=True)
+            self._failed(model, f"{why[:MOST_WHY]}; {WRONG} {model.name}", wrong=True)
         elif why:
             self._failed(model, why)
         elif not asked:
             self.context.note("ended", model=model.name)
 
-    def _failed(self, model: Model, why: str, *, rests: bool = False) -> None:
-        model.failed(why, self.context.now, rests=rests)
-        again = {} if rests else {"again_in_s": round(model.retry_at - self.context.now, 1)}
-        self.context.note("failed", model=model.name, why=why, **again)
+    def _failed(self, model: Model, why: str, *, wrong: bool = False) -> None:
+        model.failed(why, self.context.now, wrong=wrong)
+        pause = model.retry_at - self.context.now
+        self.context.note("failed", model=model.name, why=why, again_in_s=round(pause, 1))
         self.context.changed = True
 
     def _forget(self) -> None:

@@ -18,6 +18,8 @@ from pool.rules.events import Child, Learned, LockView, ModelRules, WeightsSeen
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 1.0, 60.0
 """Back-off after a failure: it doubles."""
+WRONG_S = 3600.0
+"""Where an engine says that its arguments are wrong. What it took for that may have been the network."""
 WAKE_S, SLEEP_S, LOAD_S = 1.0, 0.5, 60.0
 """Until it was measured."""
 COPIED = 2 << 30
@@ -179,7 +181,7 @@ class Model:
     """Its lock has refused to put it to sleep: not again before that."""
     failures: int = 0
     retry_at: float = -math.inf
-    """It has failed, and isn't tried again before; then it is as if it had not. Infinite: its arguments are wrong."""
+    """It has failed, and isn't tried again before; then it is as if it had not."""
     why_failed: str = ""
     leases: Mapping[str, int] = field(default_factory=dict)
     beyond_lease: dict[str, int] = field(default_factory=dict)
@@ -324,12 +326,12 @@ class Model:
         self.wished_at = self.room_at = self.drained_at = now
         self.brings_back = bool(self.parked)
 
-    def failed(self, why: str, now: float, *, rests: bool = False) -> None:
+    def failed(self, why: str, now: float, *, wrong: bool = False) -> None:
         self.wish = Wish.NONE
         self.failures += 1
         self.failures_total += 1
         self.why_failed = why
-        self.retry_at = math.inf if rests else now + pause_s(self.failures)
+        self.retry_at = now + (WRONG_S if wrong else pause_s(self.failures))
 
     def works(self) -> None:
         self.failures, self.why_failed, self.retry_at, self.grants = 0, "", -math.inf, 0

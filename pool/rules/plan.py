@@ -110,12 +110,13 @@ def _loads(model: Model) -> bool:
 
 def queue(it: Picture, now: float) -> list[Model]:
     """Those that are to be awake and aren't; the first is next."""
-    found = [model for model in it.models.values() if _candidate(it, model) and not too_large(it, model, now)]
+    those = (model for model in it.models.values() if model.retry_at <= now and _candidate(it, model))
+    found = [model for model in those if not too_large(it, model, now)]
     return sorted(found, key=lambda model: rank(it, model, now))
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.has_older or model.retry_at == math.inf or (not model.demand.wants if model.leaving else model.outdated):
+    if model.has_older or (not model.demand.wants if model.leaving else model.outdated):
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:
@@ -156,7 +157,7 @@ def turn_by_turn(
     """
     lacked = frozenset(closed)
     for model in queue(it, now):
-        if model.retry_at > now or (model.away if model.state is State.DRAINING else not acts(model)):
+        if model.away if model.state is State.DRAINING else not acts(model):
             yield model, None
             continue
         if not model.child.running and model.weights.keys() & lacked:  # which may be dropped for those that lack room

@@ -8,8 +8,8 @@ import pytest
 
 from pool.entries import ModelDemand, State
 from pool.rules import events as e
-from pool.rules.machine import AGAIN_S, RESTS
-from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS, runs_as
+from pool.rules.machine import AGAIN_S, WRONG
+from pool.rules.model import FIRST_PAUSE_S, MOST_GRANTS, WRONG_S, runs_as
 from pool.rules.plan import Down, queue
 from pool.rules.view import outlooks
 from tests.pool.harness import GPU, Pool, Wishes
@@ -937,7 +937,7 @@ def test_an_engine_that_cant_be_started_is_tried_again_and_says_why() -> None:
     assert pool.wishes() == [("start", "a")]
 
 
-def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person_asks_for_it() -> None:
+def test_one_whose_arguments_are_wrong_is_tried_in_an_hour_once_its_entry_changes_or_a_person_asks_for_it() -> None:
     """Others slept for each start, which ended as the one before."""
     pool = Pool(running=False, entries={"a": {"pin": True}})
     assert pool.wishes() == [("start", "a")]
@@ -945,18 +945,19 @@ def test_one_whose_arguments_are_wrong_rests_until_its_entry_changes_or_a_person
     def ends(number: int) -> None:
         runs = runs_as(pool.machine.models["a"].rules.entry)
         pool.launcher(a=e.Child(False, number, f"exit code 64: {'no such flag' * 200}", runs_as=runs, wrong=True))
-        pool.advance(3600)
+        pool.advance(WRONG_S - 1)
 
     ends(1)
-    notes = [one.detail for one in pool.out if isinstance(one, e.Note) and one.event == "failed"]
-    assert [one.keys() for one in notes] == [{"model", "why"}], "and not when it is tried again"
     assert pool.wishes() == [] and pool.state("a") is State.FAILED
     outlook = outlooks(pool.machine.picture, {}, pool.now)["a"]
-    assert outlook.state is State.FAILED and outlook.why.endswith(f"; {RESTS} a") and outlook.estimate_ms is None
+    assert outlook.state is State.FAILED and outlook.why.endswith(f"; {WRONG} a")
     assert len(outlook.why) < 2000, "what may be said in a message"
+    pool.advance(2)
+    assert pool.wishes() == [("start", "a")], "what its engine took for that may have been the network"
+    ends(2)
     pool.asks("wake", "a")
     assert pool.wishes() == [("start", "a")]
-    ends(2)
+    ends(3)
     assert pool.wishes() == [] and not queue(pool.machine.picture, pool.now), "none waits behind it"
     pool.entries["a"] |= {"arguments": ["--other"]}
     pool.configure("ab")
