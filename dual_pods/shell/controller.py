@@ -128,6 +128,8 @@ class Work:
         token, key = (lambda: lease.token), options.admin_key
         self.servers = Servers(self._group, self.tell, self._fault, token, key, sleeps=sleeps)
         self._began = time.time() + kube.ahead_s - time.monotonic()
+        self._faults: set[tuple[str, int | None]] = set()
+        """Where those of ours were."""
         self._writes = asyncio.Semaphore(_WRITES)
         """Pods are asked as many as there are: one that doesn't answer must keep none waiting."""
         self._looks = asyncio.Event()
@@ -256,10 +258,15 @@ class Work:
         self.tell(e.Done(effect, error, accelerators))
 
     def _fault(self, what: str, fault: Exception) -> str:
-        """One of ours, while a pod is asked or written, is that pod's alone: it is told of it, and others go on."""
+        """One of ours, while a pod is asked or written, is that pod's alone: it is told of it, and others go on. Where
+        it is in the program is logged once: two hundred pods may meet it each second.
+        """
         self.machine.counts["faults"] += 1
-        self.log.alarm("fault", what=what, why="".join(traceback.format_exception(fault)))
-        return f"a fault of the controller, which its log tells: {type(fault).__name__}: {fault}"[:_MESSAGE_MOST]
+        words, at = f"{type(fault).__name__}: {fault}"[:_MESSAGE_MOST], traceback.extract_tb(fault.__traceback__)[-1]
+        known = (at.filename, at.lineno) in self._faults
+        self._faults.add((at.filename, at.lineno))
+        self.log.alarm("fault", what=what, why=words if known else "".join(traceback.format_exception(fault)))
+        return f"a fault of the controller, which its log tells: {words}"
 
     async def _query(self, effect: e.Query) -> tuple[str, ...]:
         found = await self.servers.accelerators(effect.requester)
