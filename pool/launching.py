@@ -47,7 +47,7 @@ class ChildState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: Sentence = ""
     """Why they can't be started, in their last words; a `Start` tries again."""
     wrong: bool = False
-    """They say that their arguments are: another start with the same would end so, too."""
+    """Their engine says that its arguments are."""
     host_bytes: Bytes = 0
     """What they have of the host's memory, without what is shared."""
     runs_as: Annotated[str, Meta(max_length=64)] = ""

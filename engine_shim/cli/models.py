@@ -18,7 +18,7 @@ import msgspec
 from engine_shim.cli.door_address import free_address, parts_are_these
 from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
-from engine_shim.cli.pair_look import UpFacts, who_starts_it
+from engine_shim.cli.pair_look import UpFacts, who_starts_it, why_none
 from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.cli.tree import CannotStart, TreeLock
 from pool import models_file
@@ -136,9 +136,9 @@ def _no_answer(error: ObserverError, run_dir: Path) -> str:
     with contextlib.suppress(PairError):
         facts = UpFacts.read(run_dir)
         starts = who_starts_it(facts, up_pid(run_dir))
-        if starts and isinstance(error, NoServer):
-            pair = f"{run_dir} has a pair and no pool: failover status shows it"
-            return f"no pool listens; {starts}" if facts.models else pair
+        if starts and isinstance(error, NoServer) and not facts.models:
+            return f"{run_dir} has a pair and no pool: failover status shows it"
+        return why_none("pool", error, starts)
     return str(error)
 
 

@@ -18,7 +18,7 @@ from lockserver.doctor import examine, examine_machine
 from pool.entries import FOLLOWS_NONE, ModelShown, State
 from pool.observer import Observer as Pool
 from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
-from sidecar.wire.observer import NoServer, ObserverError
+from sidecar.wire.observer import ObserverError
 from vram.observer import Observer as Ledger
 
 LOG = "its log says why (kubectl logs, or the output of failover up, or of failover models up)"
@@ -53,14 +53,14 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
         if not alarms:
             yield ok("ledger", "answers")
     except ObserverError as error:
-        why = _why_none("ledger", error, starts)
+        why = pair_look.why_none("ledger", error, starts)
         yield fail("ledger", why, _way_out(why))
     yield _of_door(pair_look.door(facts.door, starts))
     try:
         with Pool(run_dir, pair_look.TIMEOUT_S) as pool:
             listing = pool.listing()
     except ObserverError as error:
-        why = _why_none("pool", error, starts)
+        why = pair_look.why_none("pool", error, starts)
         yield fail("pool", f"{why}; awake models serve on, and nothing swaps", _way_out(why))
         return
     if listing.waiting_for:
@@ -71,10 +71,6 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each
         for found in threads.map(lambda model: list(_of_model(model, run_dir / LOCKS / model.name)), listing.models):
             yield from found
-
-
-def _why_none(what: str, error: ObserverError, starts: str) -> str:
-    return f"no {what} listens; {starts}" if starts and isinstance(error, NoServer) else str(error)
 
 
 def _of_model(model: ModelShown, directory: Path) -> Iterator[Finding]:

@@ -49,7 +49,9 @@ class UpFacts:
     """It was told to end: what has ended stays so."""
 
     def write(self, run_dir: Path) -> None:
-        """It isn't worth ending a pair: without it `failover status` has no row for the door."""
+        """Unless it says so already. Not worth ending a pair: without it `failover status` has no row for the door."""
+        if self.read(run_dir) == self:
+            return
         new = run_dir / f"{UP_FACTS}.new"
         with contextlib.suppress(OSError):
             with open(new, "w", opener=durable.regular) as file:
@@ -160,6 +162,11 @@ def who_starts_it(facts: UpFacts, up: int | None) -> str:
     return "" if up is None else f"{command} {does}"
 
 
+def why_none(what: str, error: Exception, starts: str) -> str:
+    """Why it doesn't answer. What is started for a person isn't to be started by one."""
+    return f"no {what} listens; {starts}" if starts and isinstance(error, lockserver.NoServer) else str(error)
+
+
 def devices(run_dir: Path) -> list[str]:
     """Those whose GMS the pair needs: what the `failover up` that runs was told, else what GMS itself was told. (A
     directory may have had another pair before.)
@@ -174,11 +181,9 @@ def _gms(run_dir: Path, device: str, starts: str) -> dict[str, Any]:
     try:
         with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
             status = observer.status()
-    except gms.NoServer as error:
-        why = f"no GMS of {device} listens; {starts}" if starts else str(error)
-        return {"device": device, "answers": False, "why": why, "state": None}
     except (gms.ObserverError, OSError) as error:
-        return {"device": device, "answers": False, "why": str(error), "state": None}
+        why = why_none(f"GMS of {device}", error, starts)
+        return {"device": device, "answers": False, "why": why, "state": None}
     names = [name for name in status.__struct_fields__ if name != "fds"]  # every field, as gmsctl status --json has it
     said = {name: msgspec.to_builtins(getattr(status, name)) for name in names}
     return {**said, "answers": True, "why": ""}
@@ -189,10 +194,8 @@ def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, dict[str, 
     try:
         with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
             return msgspec.to_builtins(next(observer.watch())), observer.last_served(), "", False
-    except lockserver.NoServer as error:
-        return None, None, f"no lock server listens; {starts}" if starts else str(error), False
     except (lockserver.ObserverError, OSError) as error:
-        return None, None, str(error), isinstance(error, lockserver.Refused)
+        return None, None, why_none("lock server", error, starts), isinstance(error, lockserver.Refused)
 
 
 def _no_room(run_dir: Path) -> str:
@@ -209,8 +212,7 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str], starts: str) -
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
     except (shim_status.ObserverError, OSError) as error:
         absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
-        why = f"no shim listens; {starts}" if starts and isinstance(error, lockserver.NoServer) else str(error)
-        return {**absent, "why": given.get(engine_id, why)}
+        return {**absent, "why": given.get(engine_id, why_none("shim", error, starts))}
 
 
 class _Pair(msgspec.Struct):

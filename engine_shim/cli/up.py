@@ -70,8 +70,7 @@ class Up(Tree):
         options = self.options
         door = options.address if options.listen is not None else ""
         facts = UpFacts(door, options.devices, not self._served, self._given_up, ending=bool(self.told))
-        if UpFacts.read(options.run_dir) != facts:
-            facts.write(options.run_dir)
+        facts.write(options.run_dir)
         if said := self._lock.keep():
             self.say("up", said)
 

@@ -172,7 +172,7 @@ class Child(Event, frozen=True):
     runs_as: str = ""
     """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""
     wrong: bool = False
-    """With that they can't run, whatever else changes."""
+    """Their engine says that its arguments are wrong."""
 
 
 class LauncherSeen(Event, frozen=True):
