@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from evidence.rules import events as e
 from evidence.rules import messages as em
+from evidence.rules.record import Member
 from sidecar.machine.context import DirectoryReplaced, Stop, Tick, Time
 from sidecar.wire.frames import MAX_FRAME_BYTES
 from tests.vram.harness import GPU, Tree, World
@@ -1739,6 +1740,23 @@ def test_a_living_process_whose_connection_broke_is_no_alarm(world: World) -> No
     world.holder("a", 60).hangs_up()
     world.advance(world.config.window_s + 1)
     assert world.alarms == "" and world.device().leased == 60
+
+
+def test_a_process_that_was_never_seen_is_an_alarm_once_its_main_process_runs_another_program() -> None:
+    world = World(pid_namespace="")
+    a = world.holder("a", 60)
+    assert world.file is not None
+    world.file.processes.known[0].members.append(Member(2, "pidfs:77", 77, 0, mapped=False))
+    world.restart()
+    a.comes_back(a.claims())
+    a.hangs_up()
+    a.life = False
+    world.advance(world.config.window_s + 1)
+    assert world.alarms == "", "it may come back"
+    again = world.trees["again"] = Tree(world, "again", 50, a.process)
+    again.register()
+    world.advance(world.config.window_s + 1)
+    assert "nothing proves the end of process 77" in world.alarms
 
 
 def test_the_life_file_of_a_holder_goes_when_its_end_is_on_disk_and_that_of_an_heir_too(world: World) -> None:

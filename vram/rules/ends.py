@@ -45,7 +45,8 @@ class Ends(Part):
             dying = plan.wait_until(who.outlived_at + self.config.settle_s)
             if who.life is Life.FREE and not who.seen_alive and (dying or not all_ended(who)) and self.memory.is_read:
                 self.memory.plan(plan, pace(plan.now - self._lost_at.get(name, plan.now)))
-            if not waits and who.stage is not Stage.LOST:
+            may_come_back = who.stage is Stage.LOST and who.main is not None and not who.main.dead
+            if not waits and not may_come_back:
                 why = verdict.alarm or "; ".join(what_is_missing(who, new_server=not who.came)[:5])
                 plan.say(self.context.alarm, f"end {name}", f"{name} is not proven gone, and its leases count: {why}")
         for lease in self.heirs.estates_of_none():
