@@ -423,7 +423,7 @@ class Server(Shell):
         )
 
     def _do_answer(self, effect: e.Answer) -> None:
-        self._save()  # what a person is told has to be true of the next pool, too
+        self.show()  # a door shows what it was told, and so does the next pool
         done = effect.message
         if done.ok and self._unwritable:
             done = msgspec.structs.replace(done, detail=f"{done.detail}, but {self._unwritable}"[:2000])

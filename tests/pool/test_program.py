@@ -85,6 +85,22 @@ def test_a_file_that_is_wrong_changes_nothing_and_is_an_alarm_until_it_is_right(
     assert "small was taken out" in pool.said()
 
 
+def test_what_a_door_is_told_was_done_it_has_been_shown(house: House) -> None:
+    """A pool that had hung answered a wake, and its door showed for a moment that nothing was to wake."""
+    PoolProgram(house).ready()
+    heard: list[Any] = []
+    client = PoolClient(house.run_dir, heard.append, watches=True)
+    client.start()
+    try:
+        until(lambda: any(isinstance(news, Listing) for news in heard), "it shows its models")
+        client.command(m.Command(number=0, verb="pin", name="chat"), heard.append)
+        until(lambda: any(isinstance(news, m.CommandDone) for news in heard), "the command is done")
+    finally:
+        client.close()
+    before = heard[: next(at for at, news in enumerate(heard) if isinstance(news, m.CommandDone))]
+    assert [news for news in before if isinstance(news, Listing)][-1].models[0].pinned
+
+
 def test_a_pool_that_begins_beside_a_file_that_is_wrong_follows_what_the_last_one_did(house: House) -> None:
     """Else a file that is half edited takes all swaps away once a pool ends, however it does."""
     pool = PoolProgram(house).ready()
