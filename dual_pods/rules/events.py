@@ -97,7 +97,14 @@ class Say(NamedTuple):
     """Each time that it happens."""
 
 
-Effect = Query | Create | Order | Mark | Relay | Say
+class Fault(NamedTuple):
+    """One of ours, in the plan of a node."""
+
+    node: str
+    fault: Exception
+
+
+Effect = Query | Create | Order | Mark | Relay | Say | Fault
 
 
 class Done(NamedTuple):
@@ -124,5 +131,7 @@ def key(effect: Effect) -> Key:
             return "mark", pod.uid
         case Relay(requester):
             return "relay", requester.uid
+        case Fault(node):
+            return "plan", node
         case Say(pod, reason, sentence, once=once):
             return "say", pod.uid, reason, "" if once else sentence

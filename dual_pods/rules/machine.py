@@ -75,7 +75,12 @@ class Machine:
     def _plan(self, name: str, now: float) -> Iterator[e.Effect]:
         place = self.places[name]
         plan = Plan(place, self.settings, now)
-        plan.make()
+        try:
+            plan.make()
+        except Exception as fault:  # a plan changes nothing but itself: nothing of it is half done
+            place.look_at = now + self.settings.pause_most_s
+            yield e.Fault(name, fault)
+            return
         place.look_at = plan.look_at
         self.counts["evictions"] += plan.evictions
         for uid in place.requesters:

@@ -22,6 +22,7 @@ from dual_pods.rules import events as e
 from dual_pods.rules.facts import Ask, Requester
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
+from dual_pods.rules.strategic import BadPatch
 from dual_pods.shell.kube import MERGE, STRATEGIC, Kube, Refused
 from dual_pods.shell.lease import Lease
 from dual_pods.shell.prometheus import Prometheus
@@ -183,7 +184,12 @@ class Work:
             else:
                 if path != _NODES and reading.is_requester(value):
                     await self._read(value)
-                seen(value)
+                try:
+                    seen(value)
+                except Exception as fault:
+                    if path != _NODES and reading.is_server(value):
+                        raise  # what it has isn't known, and would be promised once more
+                    self._fault(f"read {value['metadata']['name']}", fault)
 
     def _node(self, node: Object) -> None:
         self.tell(reading.node(node, self.options.settings.taint))
@@ -206,7 +212,11 @@ class Work:
         """
         said, uid = _said(pod), pod["metadata"]["uid"]
         if self._asks.get(uid, ((),))[0] != said:
-            self._asks[uid] = said, await asyncio.to_thread(_asked, pod, self.options.settings.mode)
+            found = await asyncio.to_thread(_asked, pod, self.options.settings.mode)
+            self._asks[uid] = said, found
+            if isinstance(found, Exception) and not isinstance(found, BadPatch):  # another kind of value, or our fault
+                where = "".join(traceback.format_exception(found))
+                self.log.warning("not_understood", pod=pod["metadata"]["name"], why=where)
 
     def _ask(self, pod: Mapping[str, Any]) -> Ask:
         """As it was read."""
@@ -327,6 +337,9 @@ class Work:
             if refused.code != 404:
                 raise
 
+    async def _plan(self, effect: e.Fault) -> None:
+        raise effect.fault
+
     async def _relay(self, effect: e.Relay) -> None:
         try:
             await self.servers.relay(effect.requester, effect.target)
@@ -378,4 +391,5 @@ _DO: dict[type[Any], Callable[[Work, Any], Any]] = {
     e.Order: Work._order,
     e.Relay: Work._relay,
     e.Say: Work._say,
+    e.Fault: Work._plan,
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import building, names, reading
-from dual_pods.rules.events import Done, Tells
+from dual_pods.rules.events import Done, Listed, Tells
 from dual_pods.rules.facts import Requester
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
@@ -138,6 +138,49 @@ def test_what_was_at_fault_is_what_its_pod_waits_for(monkeypatch: pytest.MonkeyP
     with pytest.raises(BaseExceptionGroup) as ended:
         _run(lambda port: [_requester(port)])
     assert ended.group_contains(Heard)
+
+
+@pytest.mark.parametrize(("reads", "pod"), [("node", _requester), ("requester", _requester), ("server", _server)])
+def test_what_cant_be_read_of_a_node_or_a_requester_ends_nothing_and_a_server_pod_is_never_left_out(
+    reads: str, pod: Callable[[int], Object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a server pod has might be promised once more."""
+
+    def fault(*_: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    def listed(it: Machine, event: Any, now: float) -> list[Any]:
+        if isinstance(event, Listed):
+            raise Heard
+        return []
+
+    monkeypatch.setattr(reading, reads, fault)
+    monkeypatch.setattr(Machine, "feed", listed)
+    with pytest.raises(BaseExceptionGroup) as ended:
+        _run(lambda port: [pod(port)])
+    assert ended.group_contains(ZeroDivisionError if reads == "server" else Heard)
+    assert (" fault what=" in capsys.readouterr().err) == (reads != "server")
+
+
+def test_what_is_not_understood_of_a_pod_is_in_the_log_with_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a fault of ours, and no user's."""
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    def heard(it: Machine, event: Any, now: float) -> list[Any]:
+        if isinstance(event, Requester):
+            raise Heard
+        return []
+
+    monkeypatch.setattr(building, "ask", fault)
+    monkeypatch.setattr(Machine, "feed", heard)
+    with pytest.raises(BaseExceptionGroup):
+        _run(lambda port: [_requester(port)])
+    said = capsys.readouterr().err
+    assert " not_understood pod=a" in said and "Traceback" in said
 
 
 @pytest.mark.parametrize("event", [Tells, Done, Requester])

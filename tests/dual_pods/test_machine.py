@@ -48,6 +48,27 @@ def test_nothing_is_done_before_everything_that_is_there_has_been_told() -> None
     assert [e.key(effect)[0] for effect in it.feed(e.Listed(), 0.0)] == ["query", "mark"]
 
 
+def test_a_fault_in_the_plan_of_a_node_is_that_node_s_alone_and_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended each controller that led, and so all of the cluster's."""
+    advance = Plan._advance
+
+    def fault(it: Plan, requester: Requester) -> tuple[Phase, str]:
+        if it.place.name == "n" and it.now < 1000.0:
+            raise ZeroDivisionError("ours")
+        return advance(it, requester)
+
+    monkeypatch.setattr(Plan, "_advance", fault)
+    it = Machine(Settings())
+    for event in (NODE, REQUESTER, replace(NODE, uid="n2", name="n2"), replace(REQUESTER, uid="r2", node="n2")):
+        it.feed(event, 0.0)
+    effects = it.feed(e.Listed(), 0.0)
+    assert [e.key(effect) for effect in effects] == [("plan", "n"), ("query", "r2"), ("mark", "r2")]
+    assert it.feed(e.Done(effects[0], "a fault"), 1.0) == [] and 1.0 < it.places["n"].look_at < 1000.0
+    assert ("query", "r") in {e.key(effect) for effect in it.feed(e.Look(), 1000.0)}
+
+
 def test_nothing_is_kept_of_what_has_gone() -> None:
     it = _machine(REQUESTER, POOL, _told(State.ASLEEP))
     for uid in ("r", "p", "uid-n"):

@@ -359,6 +359,9 @@ class World:
             asked = self.at.get(effect.requester.ip) if isinstance(effect, e.Query) and not error else None
             self.feed(e.Done(effect, error, self.accelerators[asked.fact.uid] if asked is not None else ()))
 
+    def _fault(self, effect: e.Fault) -> str:
+        raise effect.fault
+
     def _say(self, effect: e.Say) -> str:
         return ""
 
