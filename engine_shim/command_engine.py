@@ -20,7 +20,7 @@ from pathlib import Path
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
 from engine_shim.shell.paths import LIFE
 from lockserver.client import TREE_VARIABLE
-from sidecar.kernel import peers, port_owner
+from sidecar.kernel import peers, port_owner, process_tree
 from sidecar.kernel.guard import Command
 from sidecar.machine.guarded import CantRun, GuardedCommand, find
 from sidecar.terminal.logs import complain
@@ -84,6 +84,10 @@ class CommandEngine:
             if not command.lives():
                 raise WorkerFailed(f"{self._program} has ended before it served")
             time.sleep(LOOK_S)
+        # Another program may have taken the port since, and answers for it; or the command has handed over to a daemon,
+        # of which nothing could be proven.
+        if other := port_owner.owner(self._port, besides=process_tree.descendants(os.getpid())):
+            raise WorkerFailed(f"{other} listens on port {self._port}, which was {self._program}'s, and isn't of it")
 
     def own_address(self) -> Listen:
         return Listen(host=HOST, port=self._port)

@@ -4,6 +4,7 @@ user's processes, and those outside this network namespace, stay unknown.
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from sidecar.wire.tcp import CannotListen
@@ -19,10 +20,10 @@ def way_out(error: CannotListen, flag: str) -> str:
     return f"{error.why}{f' by {who}' if who else ''}; give another {flag}"
 
 
-def owner(port: int) -> str:
-    """ "process 12 (python -m lockserver)", or "" if that can't be known."""
+def owner(port: int, besides: Iterable[int] = ()) -> str:
+    """ "process 12 (python -m lockserver)", or "" if that can't be known, or one of `besides` has it."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
-    if not wanted:
+    if not wanted or any(_has_one(_PROC / str(pid), wanted) for pid in besides):
         return ""
     for process in _PROC.iterdir():
         if process.name.isdigit() and _has_one(process, wanted):

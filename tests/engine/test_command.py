@@ -1,6 +1,7 @@
 """The engine `command`: any program with an endpoint, started by a wake and ended by a sleep, with all that it left."""
 
 import http.client
+import http.server
 import os
 import sys
 import threading
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from engine_shim import command_engine
 from engine_shim.cli.models_parts import Options, engines
 from engine_shim.command_engine import CommandEngine
-from engine_shim.engine import Setting
+from engine_shim.engine import Setting, WorkerFailed
 from pool.entries import Entry
 from pool.models_file import ModelsFile
 from sidecar.kernel import peers, port_owner, process_tree
@@ -102,6 +104,30 @@ def test_one_that_was_put_to_sleep_ends_no_engine_however_late_that_is_seen(
     minding.join()
     engine.stop()
     assert not failed
+
+
+def test_no_other_program_answers_for_it_that_has_taken_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads for a minute before it listens, and clients would have another program's answers for so long."""
+
+    class Healthy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    other = http.server.HTTPServer(("127.0.0.1", 0), Healthy)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    monkeypatch.setattr(command_engine, "_free_port", lambda: other.server_port)
+    loads = (sys.executable, "-c", "import time; time.sleep(60)", "{port}")
+    engine = CommandEngine(Setting(tmp_path, "a", "", loads, health="/healthz"))
+    try:
+        with pytest.raises(WorkerFailed, match=rf"^process {os.getpid()} .* listens on port {other.server_port}"):
+            engine.wake()
+    finally:
+        engine.stop()
+        other.shutdown()
+        other.server_close()
 
 
 def test_its_health_may_be_asked_for_while_it_is_put_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
