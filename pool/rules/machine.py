@@ -35,9 +35,9 @@ doors and people are told.
     again in an hour, once its entry has changed, or a person asks for it.
 12. A person's `sleep` and `stop` hold until a request comes for the model, or a person's `wake`, whatever pool runs.
 13. A model that was taken out of the file serves the requests that it has, and is ended; one whose entry has changed is
-    put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, if it
-    alone has them: they may be another model's. What is left of one that was taken out, also before this pool began, is
-    ended, and its weights dropped (`leftovers.py`).
+    put to sleep (its answers are paused), ended, and started with the new one, once its weights were dropped, unless a
+    model that shares them says of them what was said before: they may be another model's. What is left of one that was
+    taken out, also before this pool began, is ended, and its weights dropped (`leftovers.py`).
 14. Where sleeps aren't enough because weights fill the device, those of models that don't need them there go to host
     memory first: least recently used first, no more than needed, and no more than may be there. A model is waked once
     that is done. What can't be parked counts as what can't be had (rule 5 keeps nothing free for it), and is tried
@@ -157,6 +157,8 @@ class Machine:
         names = {name for rules in event.models.values() for name in (rules.entry.name, rules.entry.region)}
         if names - {*self._names, *self._leftovers.of}:
             self.context.out.append(e.Save())
+        for region in self.picture.regions.values():
+            region.mind_entries()
         for name, rules in event.models.items():
             model = self.models.get(name)
             if model is None:
@@ -181,6 +183,8 @@ class Machine:
             model.rules, model.leaving = rules, False
         for name in self.models.keys() - event.models.keys():
             self.models[name].leaving = True
+        for region in self.picture.regions.values():
+            region.mind_entries()
         self._kept_asleep = ()
         self._demands()
         self.context.changed = True
@@ -302,7 +306,7 @@ class Machine:
         self._leftovers.dropped(event.weights, event.why)
         region = self.picture.regions.get(event.weights)
         if region is not None and self._end_move(region, Wish.DROP, region.dropping, event.why):
-            region.parked, region.here = {}, {}
+            region.parked, region.here, region.follows_from = {}, {}, frozenset()
             self.context.note("dropped", weights=region.name)
 
     def _end_move(self, region: Region, wish: Wish, tries: Tries, why: str) -> list[Model]:

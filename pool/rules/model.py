@@ -115,6 +115,8 @@ class Region:
     """What they take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
     parked: dict[str, int] = field(default_factory=dict)
     """What they take of the host's memory, by the device that they are of."""
+    follows_from: frozenset[str] = frozenset()
+    """By what each entry that has had them, as long as they are there, says of them."""
     parking: Tries = field(default_factory=Tries)
     dropping: Tries = field(default_factory=Tries)
 
@@ -122,6 +124,19 @@ class Region:
         for has, sizes in ((self.here, said.here or {}), (self.parked, said.parked)):
             has.pop(said.device, None)
             has |= {said.device: sizes[self.name]} if sizes.get(self.name) else {}
+        if not (self.here or self.parked):
+            self.follows_from = frozenset()
+
+    @property
+    def said(self) -> frozenset[str]:
+        """By what those that stay, if any does, say of them now."""
+        staying = [one for one in self.models if not one.leaving]
+        return frozenset(loads_as(one.rules.entry) for one in staying or self.models)
+
+    def mind_entries(self) -> None:
+        """As long as one that has them says of them what it has said, or another does, they are the same."""
+        if (self.here or self.parked) and not (self.follows_from and self.follows_from.isdisjoint(self.said)):
+            self.follows_from |= self.said
 
 
 @dataclass(eq=False)
@@ -235,11 +250,15 @@ class Model:
 
     @property
     def has_older(self) -> bool:
-        """Its own weights in GMS may be another model's: they were loaded with an older entry."""
-        ran = self.child.runs_as
-        if not ran or not (self.weights or self.parked) or self.region.models != [self]:
+        """Its weights in GMS may be another model's: they were loaded with an older entry. Of those that it shares,
+        each of the others' has changed as well.
+        """
+        ran, region = self.child.runs_as, self.region
+        if self.child.running or not (self.weights or self.parked):
             return False
-        return ran.partition(".")[0] != runs_as(self.rules.entry).partition(".")[0]
+        if region.models == [self] and ran:
+            return ran.partition(".")[0] != loads_as(self.rules.entry)
+        return bool(region.follows_from) and region.follows_from.isdisjoint(region.said)
 
     @property
     def offered(self) -> State:
@@ -347,6 +366,10 @@ def runs_as(entry: Entry) -> str:
     rest |= _unusual(entry, "memory") if entry.command else {}
     packed = (msgspec.msgpack.encode(said, order="deterministic") for said in (loads, rest))
     return ".".join(hashlib.sha256(each).hexdigest()[:16] for each in packed)
+
+
+def loads_as(entry: Entry) -> str:
+    return runs_as(entry).partition(".")[0]
 
 
 def _unusual(entry: Entry, *names: str) -> dict[str, Any]:

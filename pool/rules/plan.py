@@ -61,7 +61,8 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
             yield Down(model.name, "a person has asked for it")
         if model.grants > MOST_GRANTS and acts(model) and _lock_is_free(model):
             yield Down(model.name, model.why_failed)
-        if model.has_older and not model.child.running and acts(model) and model.region.dropping.again_at == -math.inf:
+        none_has_them = all(not one.child.running and acts(one) for one in model.region.models)
+        if none_has_them and not it.gms_away and model.has_older and model.region.dropping.again_at == -math.inf:
             yield Up(model.name, drop=(model.name,), room_first=True)
         if not (model.leaving or model.outdated) or not acts(model):
             continue

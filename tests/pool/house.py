@@ -6,7 +6,7 @@ What must hold after every event (`HouseWorld.check`):
 * Weights that models share take their room once. They are parked only while all of these sleep and none is pinned, and
   never more than the host's memory may have.
 * Dropped they are only while none of these has an engine and none is pinned, and where requests wait for one only while
-  another is wanted, too; and no engine is ended that serves.
+  another is wanted, too, or an older entry has loaded them; and no engine is ended that serves.
 * No stream is lost: each waits, is served, or is whole; or is refused, as its model was taken out while no pool ran.
 * Nothing is left of a model that was taken out, once the faults are over.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
@@ -24,6 +24,7 @@ from typing import Any
 from pool.entries import Entry, ModelDemand, State
 from pool.rules import events as e
 from pool.rules.machine import Machine
+from pool.rules.model import runs_as
 from pool.rules.turns import BEGIN_S
 from sidecar.machine.context import Time
 from tests.pool.world import Kind, Stream, World
@@ -67,6 +68,8 @@ class Engine:
 
     kind: Kind
     region: Region
+    runs_as: str
+    """What its processes were started with."""
     running: bool = False
     ends: int = 0
     ready: bool = False
@@ -128,7 +131,8 @@ class HouseWorld(World):
         for kind in kinds:
             name = self.entries[kind.name].region
             region = self.regions.setdefault(name, Region(name, kind.weights, kind.copy_s))
-            self.engines[kind.name] = engine = Engine(kind, region, running=loaded, ready=loaded)
+            its = runs_as(self.entries[kind.name])
+            self.engines[kind.name] = engine = Engine(kind, region, its, running=loaded, ready=loaded)
             region.engines.append(engine)
         for region in self.regions.values() if loaded else ():
             fits = sum(one.here for one in self.regions.values()) + region.size <= capacity
@@ -238,8 +242,9 @@ class HouseWorld(World):
         models = self.machine.models
         these = [models[name] for name in region.names if name in models]
         others = any(other.wants for other in models.values() if other not in these)
-        needed = any(one.pinned or one.child.running or (one.demand.wants and not others) for one in these)
-        if "gms" in self.away or needed:
+        older = any(one.has_older for one in these)
+        needed = any(one.pinned or (one.demand.wants and not others) for one in these) and not older
+        if "gms" in self.away or needed or any(one.child.running for one in these):
             raise Violation(f"the weights {region.name} are to be dropped, which may be needed")
 
     def _may_sleep(self, engine: Engine, why: str) -> None:
@@ -286,7 +291,7 @@ class HouseWorld(World):
 
     def tell_launcher(self) -> None:
         children = {
-            name: e.Child(one.running, one.ends, one.why if not one.running else "")
+            name: e.Child(one.running, one.ends, one.why if not one.running else "", runs_as=one.runs_as)
             for name, one in self.engines.items()
             if one.running or one.ends
         }
@@ -332,6 +337,7 @@ class HouseWorld(World):
         if engine.running or engine.ending:
             return
         engine.running, engine.ready, engine.resting, engine.why = True, False, True, ""
+        engine.runs_as = runs_as(self.machine.models[engine.kind.name].rules.entry)
         engine.turn_at = math.inf
         life = engine.life
         self.after(engine.kind.load_s, lambda: self._ready(engine, life))

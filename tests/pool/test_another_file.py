@@ -123,6 +123,9 @@ def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers
     pool.sleeps("a")
     assert pool.wishes() == [("end", "a")]
     pool.launcher(a=e.Child(False, ends=1))
+    if word == "--preset":
+        assert pool.wishes() == [("drop", "a")], "its weights follow from that"
+        pool.feed(e.DropEnded("a"))
     assert pool.wishes() == [("start", "a")]
 
 
@@ -188,6 +191,76 @@ def test_weights_that_others_have_or_that_dont_follow_from_the_change_stay_for_a
     pool.weights(w=10)
     pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(older)))
     pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_was_taken_out_after_it_had_changed_answers_what_it_has_with_the_engine_that_it_has() -> None:
+    """It was never waked again: its weights are an older entry's, and so is its engine (schedule 595)."""
+    pool = Pool()
+    was = e.Child(True, runs_as=runs_as(pool.machine.models["a"].rules.entry))
+    pool.launcher(a=was, b=e.Child(True))
+    pool.weights(a=10)
+    pool.feed(e.LauncherSeen(None))
+    pool.wants("a", waiting=0, paused=1)
+    pool.entries = {"a": {"arguments": ["new"]}}
+    pool.configure("ab")
+    pool.configure("b")
+    assert pool.wishes() == []
+    pool.launcher(a=was, b=e.Child(True))
+    assert pool.wishes() == [("wake", "a")]
+
+
+def test_weights_are_dropped_by_no_gms_that_is_away_and_nothing_starts_with_them_meanwhile() -> None:
+    pool = Pool("ab", entries={"a": {"arguments": ["new"]}}, running=False)
+    pool.weights(a=10)
+    pool.feed(e.WeightsSeen(GPU, None))
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs_as(Entry(engine="reference", arguments=["old"]))))
+    pool.wants("a")
+    assert pool.wishes() == []
+    pool.weights(a=10)
+    assert pool.wishes() == [("drop", "a")]
+
+
+def _sharing(**arguments: str) -> dict[str, dict[str, Any]]:
+    return {name: {"weights": "w", "arguments": [word]} for name, word in arguments.items()}
+
+
+def test_weights_that_all_who_share_them_have_changed_are_dropped_before_the_first_of_these_starts() -> None:
+    """It answered as another model, for ever: GMS would have the older weights for it."""
+    pool = Pool("ab", entries=_sharing(a="old", b="old"))
+    pool.weights(w=10)
+    pool.entries = _sharing(a="new", b="new")
+    pool.configure("ab")
+    pool.wants("a")
+    assert pool.wishes() == [("end", "a"), ("end", "b")]
+    pool.launcher(a=e.Child(False, ends=1), b=e.Child(True))
+    assert pool.wishes() == [], "b has them yet"
+    pool.launcher(a=e.Child(False, ends=1), b=e.Child(False, ends=1))
+    assert pool.wishes() == [("drop", "w")]
+    pool.feed(e.DropEnded("w"))
+    assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(True, ends=1), b=e.Child(False, ends=1))
+    pool.weights(w=10)
+    pool.configure("ab")
+    assert not pool.machine.models["b"].has_older
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [_sharing(a="new", b="old")],
+        [_sharing(a="new", b="new"), _sharing(a="old", b="new")],
+        [_sharing(a="new", b="old"), _sharing(a="new", b="new")],
+    ],
+)
+def test_weights_that_one_still_has_or_has_again_as_before_stay(files: list[dict[str, dict[str, Any]]]) -> None:
+    pool = Pool("ab", entries=_sharing(a="old", b="old"))
+    pool.weights(w=10)
+    for pool.entries in files:
+        pool.configure("ab")
+    pool.wants("a")
+    assert ("end", "a") in pool.wishes()
+    pool.launcher(a=e.Child(False, ends=1), b=e.Child(False, ends=1))
     assert pool.wishes() == [("start", "a")]
 
 
