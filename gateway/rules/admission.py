@@ -138,6 +138,7 @@ class Admission:
 
     def _outlook(self, event: e.Outlook) -> None:
         self.state.failed, self.state.gone, self.state.outlook = event.failed, event.gone, event.says
+        self.state.failed_for_s = event.retry_after_s
 
     def _mind_serving(self) -> None:
         grant = self.grants.current
@@ -366,11 +367,11 @@ class Admission:
         self._out += [e.TakeAway(request, leased=True) for request in untokened]
 
     def _refuse(self, step: due.Step) -> None:
-        self._turn_away(step.request, step.status, step.why)
+        self._turn_away(step.request, step.status, step.why, step.retry_after_s)
 
-    def _turn_away(self, request: int, status: int, why: str) -> None:
+    def _turn_away(self, request: int, status: int, why: str, retry_after_s: int = 1) -> None:
         self.visitors.stop_waiting(request)
-        self._out.append(e.Refuse(request, status, why, 1))
+        self._out.append(e.Refuse(request, status, why, retry_after_s))
 
     def _acquit(self, step: due.Step) -> None:
         self._grant().prove(step.request)

@@ -52,6 +52,8 @@ class State:
         """Which requests the lease of the door's host lets in."""
         self.failed = ""
         """Why the model can't be awake for now, as the pool says."""
+        self.failed_for_s = 1
+        """For so long, as it says."""
         self.gone = False
         """For good."""
         self.outlook = ""
@@ -103,6 +105,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     status: int = 0
     why: str = ""
     """Why it is refused."""
+    retry_after_s: int = 1
 
 
 def plan(state: State, now: float) -> Step | float:
@@ -229,7 +232,7 @@ def _in_vain(state: State, now: float) -> Step | float:
     new = state.visitors.new
     waits = [*state.visitors.interrupted, *new] if state.gone else new
     if state.failed and waits:
-        return Step(Do.REFUSE, waits[0], status=503, why=state.failed)
+        return Step(Do.REFUSE, waits[0], status=503, why=state.failed, retry_after_s=state.failed_for_s)
     if state.alone_since is None or not new:
         return NEVER
     at = state.alone_since + state.bounds.hold_s

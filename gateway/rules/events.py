@@ -156,6 +156,8 @@ class Outlook(Event, frozen=True):
     """What a request that waits for it waits for: for its client, in a comment."""
     failed: str = ""
     """Why it can't be awake for now: no new request waits for it."""
+    retry_after_s: int = 1
+    """For those that are refused for that."""
     gone: bool = False
     """For good: nothing that was interrupted does either."""
     loaded: str = ""

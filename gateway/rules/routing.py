@@ -147,8 +147,7 @@ def _needs_ms(entry: Entry, outlook: Mapping[str, ModelOutlook]) -> float:
 
 
 def _why_not(entry: Entry, seen: ModelOutlook, waiting: int, of_client: int, deadline_ms: int | None) -> Refusal | None:
-    name, limits = entry.name, entry.limits
-    later_s = math.ceil((seen.estimate_ms or 1) / 1000)
+    name, limits, later_s = entry.name, entry.limits, _later_s(seen)
     if seen.leaving:
         return Refusal(404, f"the model {name!r} is being taken away")
     if seen.state is State.FAILED:
@@ -168,8 +167,13 @@ def _why_not(entry: Entry, seen: ModelOutlook, waiting: int, of_client: int, dea
     return None
 
 
+def _later_s(seen: ModelOutlook) -> int:
+    return math.ceil((seen.estimate_ms or 1) / 1000)
+
+
 def _failed(entry: Entry, seen: ModelOutlook) -> str:
-    return f"the model {entry.name!r} can't be served now: {seen.why or 'it failed'}"
+    again = f"; it may be asked again in {_later_s(seen)} s" if seen.estimate_ms else ""
+    return f"the model {entry.name!r} can't be served now: {seen.why or 'it failed'}{again}"
 
 
 # -- in words --------------------------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def told(entry: Entry, seen: ModelOutlook, *, away: bool) -> e.Outlook:
     if entry.remote is not None:
         return e.Outlook("")
     if seen.state is State.FAILED:
-        return e.Outlook(seen.state.value, _failed(entry, seen))
+        return e.Outlook(seen.state.value, _failed(entry, seen), _later_s(seen))
     if away:
         return e.Outlook(f"{seen.state.value}, as the pool said before it went away")
     turn = f"{_ordinal(seen.turn)} in the queue" if seen.turn else ""

@@ -168,7 +168,7 @@ def test_a_model_and_a_client_have_bounds(load: tuple[int, int], words: str) -> 
 
 
 def test_a_failed_model_is_refused_with_the_reason() -> None:
-    with pytest.raises(Refusal, match="it doesn't fit") as refusal:
+    with pytest.raises(Refusal, match=r"it doesn't fit; it may be asked again in 8 s$") as refusal:
         ordered("chat", chat=ModelOutlook(state=State.FAILED, why="it doesn't fit", estimate_ms=8000))
     assert (refusal.value.status, refusal.value.retry_after_s) == (503, 8)
     with pytest.raises(Refusal, match="it failed") as refusal:
@@ -195,8 +195,9 @@ def test_what_is_waited_for_in_words(seen: ModelOutlook, says: str) -> None:
     assert (
         routing.told(ENTRIES[3], seen, away=True).says == "" and routing.outlook_of(ENTRIES[3], {}).state is State.AWAKE
     )
-    failed = ModelOutlook(state=State.FAILED, why="it doesn't fit")
-    assert "it doesn't fit" in routing.told(ENTRIES[0], failed, away=True).failed
+    failed = ModelOutlook(state=State.FAILED, why="it doesn't fit", estimate_ms=3_600_400)
+    told = routing.told(ENTRIES[0], failed, away=True)
+    assert "it doesn't fit" in told.failed and told.retry_after_s == 3601
     assert "went away" in routing.told(ENTRIES[0], seen, away=True).says
 
 

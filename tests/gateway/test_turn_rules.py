@@ -194,9 +194,10 @@ def test_a_model_that_has_failed_takes_no_new_request_and_keeps_what_was_interru
     step(it, old, 4)
     it.rest()
     new = it.arrive(COMPLETION, BODY)
-    it.feed(e.Outlook("failed", "it doesn't fit"))
+    it.feed(e.Outlook("failed", "it doesn't fit", retry_after_s=3600))
     later = it.arrive(COMPLETION, BODY)
     assert [client.status for client in (new, later)] == [503, 503] and b"it doesn't fit" in new.body
+    assert all((b"retry-after", b"3600") in client.headers for client in (new, later)), "and not in a second"
     it.feed(e.Outlook("waking"))
     it.grant()
     it.run()
