@@ -252,19 +252,21 @@ class TreeClient(Shell[Any, Any]):
         if own >= 0:
             process.close(own)
 
-    def _has(self, fd: int) -> bool:
-        return fd == self.fd  # (asked anew each time: a compiler would take it for settled)
+    def _has(self, file: Any) -> bool:
+        """Another connection may have the number by now. (Asked anew each time: a compiler would take it for settled.)"""
+        return self.fd is not None and self.process.descriptors.get(self.fd) is file
 
     def _on_ready(self, fd: int) -> None:
-        if not self._has(fd):
+        file = self.process.descriptors.get(fd)
+        if fd != self.fd or file is None:
             return
         received, ended = self.process.receive(fd)
         for message, self.arriving in received:
-            if self._has(fd):
+            if self._has(file):
                 self.feed(c.Heard(message))
             for passed in self.arriving:
                 self.process.close(passed)
             self.arriving = ()
-        if ended and self._has(fd):
+        if ended and self._has(file):
             self._hang_up()
             self.feed(self._disconnected())

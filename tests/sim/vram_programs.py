@@ -124,14 +124,18 @@ class Slot:
         if before is None or main is None or self.client is None:
             return
         before.let_go, before.processes = True, [process for process in before.processes if process is not main]
+        self._has_let_go(before)
         self.client.stopped = True
         main.execute()
         self._run(main).children = before.children
 
-    def _ended(self, tree: Tree, pidfd: int) -> None:
-        self.world.shim.close(pidfd)
+    def _has_let_go(self, tree: Tree) -> None:
         if tree.promised or not self.kept:  # one that comes and goes meanwhile gives the next no more time
             self.died_at = self.world.kernel.now
+
+    def _ended(self, tree: Tree, pidfd: int) -> None:
+        self.world.shim.close(pidfd)
+        self._has_let_go(tree)
         for each in self.world.trees.values():
             if each.main is tree.main:  # it may have run its program anew since
                 each.died_at = min(each.died_at, self.world.kernel.now)

@@ -280,7 +280,8 @@ class VramWorld(Schedule[SimLedger]):
         if note.event in ("has_again", "found"):
             self.again[str(note.detail["tree"]), str(note.detail["device"])] += int(note.detail["bytes"])
         if note.event == "left_to_others":
-            self.left.add(int(note.detail["lease"]))
+            of_it = {number for number, name in self.names_of.items() if name == note.detail["name"]}
+            self.left |= of_it | {int(note.detail["lease"])}  # it may be a next one's, which was never told of it
 
     # -- a schedule ------------------------------------------------------------------------------------------------
 
