@@ -253,7 +253,7 @@ class TreeClient(Shell[Any, Any]):
             process.close(own)
 
     def _has(self, file: Any) -> bool:
-        """Another connection may have the number by now. (Asked anew each time: a compiler would take it for settled.)"""
+        """Another one may have the number by now. (Asked anew each time: a compiler would take it for settled.)"""
         return self.fd is not None and self.process.descriptors.get(self.fd) is file
 
     def _on_ready(self, fd: int) -> None:
