@@ -45,7 +45,9 @@ class ChildState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: bool = False
     ends: Count = 0
     why: Sentence = ""
-    """Why they can't be started, in their last words; a `Start` tries again."""
+    """Why they can't be started, in their last words; a `Start` tries again. While they run: why an engine of them has
+    ended last.
+    """
     wrong: bool = False
     """Their engine says that its arguments are."""
     host_bytes: Bytes = 0

@@ -22,7 +22,7 @@ from engine_shim.cli import part_environment
 from engine_shim.cli.models_parts import BASE, Options, children, engines
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_parts import welcome
-from engine_shim.cli.tree import CannotStart, Tree, TreeLock
+from engine_shim.cli.tree import CannotStart, Tree, TreeLock, event_in, why_in
 from engine_shim.rules.hopeless_parts import DOOR, POOL, EndAll, HopelessParts, TryAgain
 from engine_shim.shell import cleanup
 from pool import launching
@@ -40,6 +40,7 @@ from sidecar.wire.versions import Spoken
 POLL_S = 0.02
 MEASURE_S = 5.0
 """How often it looks how much of the host's memory each model has."""
+MOST_PRINTED = 400
 _SPOKEN = Spoken(launching.OLDEST, launching.PROTOCOL)
 _PROTOCOL = Protocol(launching.from_pool, lambda why: launching.Problem(why=why), None, launching.MAX_FRAME_BYTES)
 
@@ -55,6 +56,10 @@ class Launched:
     again: launching.Start | None = None
     """It is to be started once it has ended."""
     host_bytes: int = 0
+    printed: str = ""
+    """By one of its engines, or what it started: the newest line that isn't its shim's."""
+    why: str = ""
+    """One of its engines has ended by itself."""
 
 
 @dataclass
@@ -198,6 +203,18 @@ class ModelsUp(Tree):
             self._write_facts()
         self._tell()
 
+    def _relay(self, name: str, line: str) -> None:
+        super()._relay(name, line)
+        for model in self._models.values():
+            if not any(shim.name == name for shim in model.shims):
+                continue
+            event = event_in(line, "shim")
+            if event == "tree_ends":
+                printed = f"; the last that it printed: {model.printed[:MOST_PRINTED]}" if model.printed else ""
+                model.why, model.printed = why_in(line)[:MOST_PRINTED] + printed, ""
+            elif not event and not line.startswith("engine: "):  # its shim, and its main process, say why themselves
+                model.printed = line
+
     def _listen_again(self) -> None:
         """The socket was removed, or the directory: no pool that comes anew could say what is to run."""
         options = self.options
@@ -251,7 +268,7 @@ class ModelsUp(Tree):
         for name, model in self._models.items():
             ends = self._ended[name].ends if name in self._ended else 0
             found[name] = launching.ChildState(
-                running=True, ends=ends, host_bytes=model.host_bytes, runs_as=model.runs_as
+                running=True, ends=ends, why=model.why, host_bytes=model.host_bytes, runs_as=model.runs_as
             )
         said = launching.Children(children=found)
         if said != self._said:

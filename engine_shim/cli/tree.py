@@ -126,7 +126,7 @@ class Tree:
     def why(self, child: Child) -> str:
         """How it ended, and its last words."""
         line = self.last_words.get(child.name, "")
-        said = str(_said_as_object(line).get("why", "")) or unquoted(line.partition(" why=")[2]) or line
+        said = why_in(line) or line
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
 
     # -- the command's own -----------------------------------------------------------------------------------------
@@ -200,6 +200,18 @@ class Tree:
             self._said_why.add((child.name, self.last_words.get(child.name, "")))
         when = f" in {pause_s:g} s" if pause_s else ""
         self.say("up", f"{child.name} ended ({how}); it is started again{when}")
+
+
+def why_in(line: str) -> str:
+    """Of a line of a log."""
+    return str(_said_as_object(line).get("why", "")) or unquoted(line.partition(" why=")[2])
+
+
+def event_in(line: str, program: str) -> str:
+    """What a line of that program's log tells of; empty: it is none."""
+    said = _said_as_object(line)
+    words = [said.get(word) for word in ("program", "event")] if said else line.split(" ", 4)[2:4]
+    return str(words[1]) if len(words) == 2 and words[0] == program else ""
 
 
 def _said_as_object(line: str) -> dict[str, Any]:

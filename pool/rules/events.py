@@ -167,7 +167,7 @@ class Child(Event, frozen=True):
     ends: int = 0
     """How often they have ended."""
     why: str = ""
-    """Why they can't be started, where another start won't mend it."""
+    """Why they can't be started, where another start won't mend it. While they run: why their last engine ended."""
     host_bytes: int = 0
     runs_as: str = ""
     """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""

@@ -72,7 +72,8 @@ MOST_ROUNDS = 10 * MOST_MODELS
 """Plans that may follow from one event: more is a circle."""
 SHARE_OF_S = 600.0
 WRONG, MOST_WHY = "it is started again in an hour, once its entry has changed, or by: failover models wake", 1800
-DIES = f"its engine has ended {MOST_GRANTS} times as it woke: the log of failover models up says why"
+DIES = f"its engine has ended {MOST_GRANTS} times as it woke: "
+LOG_SAYS = "the log of failover models up says why"
 AGAIN_S = 1.0
 """After a sleep that the lock has refused, or called off."""
 PARKS_S, PARKS_TIMES = 30.0, 10.0
@@ -237,7 +238,7 @@ class Machine:
         if before is not None and view.token > before.token and not view.serving:
             model.grants += 1
             if model.grants > MOST_GRANTS:
-                self._failed(model, DIES)
+                self._failed(model, DIES + (model.child.why or LOG_SAYS))
         if model.wish is Wish.SLEEP and view.giving_back and not (before and before.giving_back):
             model.drained_at = now
         if model.wish is Wish.SLEEP and view.resting and not view.held:

@@ -190,7 +190,7 @@ def _why(it: Picture, model: Model, turn: int, tried: Up | Blocked | None) -> st
         case State.FAILED, _:
             return model.why_failed
         case State.WAKING, LockView(held=False, ready=False):
-            return DIED
+            return f"{DIED}: {model.child.why}" if model.child.why else DIED
         case State.AWAKE, LockView(ready=False) if model.rules.entry.standby:
             return "its standby isn't ready yet"
     if turn and (waits := it.lacks or (tried.why if isinstance(tried, Blocked) else "")):

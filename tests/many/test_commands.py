@@ -36,3 +36,16 @@ def test_what_a_command_takes_beyond_its_lease_keeps_no_other_model_from_its_tur
     asked(host)
     host.until(lambda: foreign(host) >= 90, "the ledger has seen what it uses")
     host.answered(host.run([host.stream("b", x_deadline_ms=20_000)]))
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_one_that_dies_as_it_wakes_is_refused_with_the_last_that_it_printed(house: House, form: str) -> None:
+    """Only the log said why, which clients don't read."""
+    house.environment["FAILOVER_LOG_FORMAT"] = form
+    code = "import sys; print('loading'); sys.exit('unknown architecture: foo')"
+    dies = [sys.executable, "-u", "-c", code, "{port}"]
+    host = Host(house, {"a": {"engine": "command", "command": dies, "arguments": [], "memory": "10MiB"}}).ready()
+    (stream,) = host.run([host.stream("a", stream=False)])
+    said = stream.raw.decode()
+    assert stream.status == 503 and "as it woke: " in said and "python has ended" in said, said
+    assert "the last that it printed: unknown architecture: foo" in said, said

@@ -784,6 +784,7 @@ def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_
     if served:
         pool.wakes("a")
     pool.feed(e.LockAnswered("a", True))
+    pool.launcher(a=e.Child(True, why="no such file"))
     for token in range(1, MOST_GRANTS + 2):
         pool.lock("a", resting=False, token=token - 1)
         assert pool.state("a") is State.WAKING and pool.wishes() == []
@@ -797,7 +798,7 @@ def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_
         return
     assert pool.wishes() == [("sleep", "a")]
     pool.lock("a", resting=True, ready=True, token=token)
-    assert pool.state("a") is State.FAILED and "as it woke" in pool.machine.models["a"].why_failed
+    assert pool.state("a") is State.FAILED and pool.machine.models["a"].why_failed.endswith("woke: no such file")
     pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("wake", "a")]
     pool.lock("a", resting=False, held=True, token=token + 1)

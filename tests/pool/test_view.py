@@ -279,6 +279,8 @@ def test_a_model_without_an_engine_says_so() -> None:
     pool.awake("a", BUSY)
     pool.lock("a", resting=False)
     assert seen(pool)["a"].why == view.DIED
+    pool.launcher(a=e.Child(True, why="no such file"))
+    assert seen(pool)["a"].why == f"{view.DIED}: no such file"
     pool.lock("a", resting=False, held=True, token=9)
     assert (seen(pool)["a"].why, seen(pool)["a"].token) == ("waking", 9)
 
