@@ -106,7 +106,7 @@ def _through_kubectl(options: argparse.Namespace) -> bytes:
 def lines(status: dict[str, Any], now: float) -> list[str]:
     if not status["leads"]:
         why = status.get("blind") or "the other replica does, or none yet"
-        return [f"this controller doesn't lead: {why}"]
+        return [printable(f"this controller doesn't lead: {why}", " ")]
     blind = [f"the controller that leads doesn't see the cluster: {status['blind']}", ""] if status.get("blind") else []
     asks = [["REQUESTER", "NODE", "ACCELERATORS", "PHASE", "AGE", "SAYS"]]
     for it in status["requesters"]:

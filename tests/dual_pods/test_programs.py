@@ -124,9 +124,9 @@ def test_status_says_what_each_waits_for(
     said |= {"leads": False}
     assert dualctl.main(["status", "--controller", url]) == 1
     assert "doesn't lead: the other replica does" in capsys.readouterr().out
-    said |= {"blind": "the Lease can't be had"}
+    said |= {"blind": "the Lease can't be had\x1b[2J"}
     assert dualctl.main(["status", "--controller", url]) == 1
-    assert "doesn't lead: the Lease can't be had" in capsys.readouterr().out
+    assert "doesn't lead: the Lease can't be had [2J\n" in capsys.readouterr().out
 
 
 def test_each_field_of_json_is_explained() -> None:
