@@ -22,6 +22,7 @@ import msgspec
 
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
 from engine_shim.kv.adoption import Why
+from engine_shim.shell.transient import is_of_network
 from engine_shim.vllm_engine import (
     contents,
     engine_directory,
@@ -98,6 +99,8 @@ class VllmEngine:
         try:
             config = versions.configured(self._args)
         except Exception as error:  # vLLM has no class of its own for what it refuses
+            if is_of_network(error):
+                raise
             raise CannotRun(f"vLLM refuses this configuration: {versions.sentence(error)}") from error
         options.check(config)
         try:

@@ -2,8 +2,10 @@
 engine that only note what they are asked. With real ones: `test_scenarios.py`, `test_shim.py`.
 """
 
+import errno
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WokeWrong
 from engine_shim.membership import NotAMember
 from engine_shim.rules import messages as m
 from engine_shim.shell import known_engines, main_process
+from engine_shim.shell.transient import is_of_network
 from lockserver import client
 from lockserver.client import LockError
 from sidecar.terminal.exit_codes import EX_USAGE
@@ -598,3 +601,27 @@ def test_its_exit_code_says_whether_another_start_could_help(
 ) -> None:
     assert ran(book, monkeypatch, **{step: error})[-1] == f"exit {code}"
     assert book.hopeless is isinstance(error, CannotRun)
+
+
+class OfALibrary(ConnectionError):
+    """Which says so without having asked."""
+
+
+@pytest.mark.parametrize(
+    ("cause", "of_network"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), True),
+        (TimeoutError("timed out"), True),
+        (socket.gaierror(-2, "Name or service not known"), True),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
+        (OSError(errno.ENOENT, "No such file"), False),
+        (OfALibrary("offline mode is enabled"), False),
+        (ValueError("no such model"), False),
+    ],
+    ids=repr,
+)
+def test_a_failure_of_the_network_is_told_from_others_by_its_cause(cause: Exception, of_network: bool) -> None:
+    said = OSError("We couldn't connect to the hub")
+    said.__context__ = RuntimeError("an error happened")
+    said.__context__.__cause__ = cause
+    assert is_of_network(said) is of_network and not is_of_network(None)

@@ -76,6 +76,15 @@ def test_a_model_that_cant_be_one_of_a_pair_is_refused(
     assert expected in a.said().splitlines()[-1], a.said()[-3000:]
 
 
+def test_a_hub_that_cant_be_reached_is_no_mistake(house: House, model: Path, tmp_path: Path) -> None:
+    """One of many models was tried again in an hour, where the network was away for a moment."""
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    house.environment |= nowhere
+    a = engine(house, model, "--model", "nobody/nothing")
+    until(lambda: a.said().count(" start ") > 1, "it is tried again")
+    assert "failed in init: OSError" in a.said() and "refuses" not in a.said(), a.said()[-3000:]
+
+
 def test_a_cache_too_small_for_one_request_is_refused(house: House, model: Path) -> None:
     """In a sentence with the size that would do. vLLM's own gives other advice, in the middle of tracebacks."""
     a = engine(house, model, "--kv-cache-memory-bytes", "65536")
