@@ -203,7 +203,7 @@ class Tree:
 
 
 def why_in(line: str) -> str:
-    """Of a line of a log."""
+    """What a line of a log gives as the reason."""
     return str(_said_as_object(line).get("why", "")) or unquoted(line.partition(" why=")[2])
 
 
