@@ -1,6 +1,6 @@
 """A pod, its containers, their ports, variables, devices and volumes.
 
-Two kinds of rules: what a real API server refused in the recorded cases (`tests/k8s/cases`), so that it is known
+Two kinds of rules: what a real API server refused in the recorded cases (`tests/k8s/cases.diff`), so that it is known
 without a server; and what a server takes and no cluster can run. Everything else of the API's validation is the
 server's own (`server.py`). Probes are in `probe_rules.py`.
 """

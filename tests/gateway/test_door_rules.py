@@ -560,6 +560,12 @@ def die_with_all(it: World) -> None:
     it.die(dead)
 
 
+def followed(it: World) -> None:
+    """It dies with all that it has, and another serves."""
+    die_with_all(it)
+    it.grant()
+
+
 def test_who_kills_three_engines_is_refused_and_no_other_fails() -> None:
     it = World()
     it.grant()
@@ -572,8 +578,7 @@ def test_who_kills_three_engines_is_refused_and_no_other_fails() -> None:
         asked = [exchange for exchange in it.exchanges if exchange.ask.request == poison.number]
         if asked:
             deaths += 1
-            die_with_all(it)
-            it.grant()
+            followed(it)
         else:
             it.piece(it.exchanges[0])
     assert poison.status == 502 and b"three engines have died" in poison.body
@@ -587,8 +592,7 @@ def test_a_death_counts_only_against_who_had_got_nothing() -> None:
     client = it.arrive(COMPLETION, {**BODY, "max_tokens": 30})
     for _ in range(6):
         step(it, client, 2)
-        die_with_all(it)
-        it.grant()
+        followed(it)
     it.run()
     assert answered(client)
 
@@ -602,8 +606,7 @@ def test_a_death_does_not_count_against_whom_that_engine_was_never_sent() -> Non
     it.grant()
     for _ in range(4):  # it is admitted, and its connection isn't made yet
         assert [connecting.ask.request for connecting in it.connecting if connecting.wanted] == [queued.number]
-        die_with_all(it)
-        it.grant()
+        followed(it)
     it.run()
     assert answered(queued) and not [note for note in it.notes if note.event == "suspect"]
 
@@ -612,8 +615,7 @@ def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
     it = world()
     clients = [it.arrive(COMPLETION, {**BODY, "prompt": f"n{number}"}) for number in range(3)]
     for _ in range(2):
-        die_with_all(it)
-        it.grant()
+        followed(it)
     assert len({exchange.ask.request for exchange in it.exchanges}) == 1
     fresh = it.arrive(COMPLETION, BODY)
     assert len({exchange.ask.request for exchange in it.exchanges}) == 1
@@ -625,8 +627,7 @@ def test_no_request_comes_beside_a_suspect_until_it_has_got_something() -> None:
     it = world()
     suspect = it.arrive(COMPLETION, BODY)
     for _ in range(2):
-        die_with_all(it)
-        it.grant()
+        followed(it)
     fresh = it.arrive(COMPLETION, {**BODY, "prompt": "another"})
     assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number]
     step(it, suspect)
@@ -640,8 +641,7 @@ def test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothin
     client = it.arrive(COMPLETION, BODY)
     step(it, client, 2)
     for _ in range(3):
-        die_with_all(it)
-        it.grant()
+        followed(it)
     it.run()
     assert answered(client), client.why
 
@@ -978,8 +978,7 @@ def test_an_engine_that_says_503_is_asked_once_more(opened: bool) -> None:
     client = it.arrive(COMPLETION, BODY)
     if opened:
         step(it, client, 4)
-        die_with_all(it)
-        it.grant()
+        followed(it)
     says_503(it, client)
     assert not client.ended and len(it.exchanges) == 1, "it is asked again"
     it.run()
@@ -992,8 +991,7 @@ def test_a_503_that_is_said_again_is_the_engines_word(opened: bool) -> None:
     client = it.arrive(COMPLETION, BODY)
     if opened:
         step(it, client, 4)
-        die_with_all(it)
-        it.grant()
+        followed(it)
     says_503(it, client)
     says_503(it, client)
     assert client.ended and not it.exchanges
@@ -1004,8 +1002,7 @@ def test_another_engines_503_is_a_first_one() -> None:
     it = world()
     client = it.arrive(COMPLETION, BODY)
     says_503(it, client)
-    die_with_all(it)
-    it.grant()
+    followed(it)
     says_503(it, client)
     assert not client.ended
     it.run()

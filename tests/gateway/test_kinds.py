@@ -129,11 +129,7 @@ def test_without_streaming_it_is_sent_again_whole(path: str) -> None:
     world = World(say=said(200, engine.JSON, b'{"data": []}'))
     world.grant()
     client = world.arrive(path, {"input": "x"})
-    it = world.serving
-    assert it is not None
-    world.die(it)
-    world.lock("FENCING", serves=False)
-    world.grant()
+    world.fail_over()
     world.run()
     assert (client.status, client.body, client.how) == (200, b'{"data": []}', "restarted")
     assert len(world.asked) == 2
@@ -169,11 +165,7 @@ def test_what_changes_something_is_not_sent_again() -> None:
     world = World(say=said(200, engine.JSON, b"{}"))
     world.grant()
     client = world.arrive("/v1/load_lora_adapter", {"lora_name": "x"})
-    it = world.serving
-    assert it is not None
-    world.die(it)
-    world.lock("FENCING", serves=False)
-    world.grant()
+    world.fail_over()
     world.run()
     assert client.status == 502 and len(world.asked) == 1
     assert json.loads(client.body)["error"]["retry_safe"] is False
@@ -187,11 +179,7 @@ def test_a_stream_in_a_form_that_is_not_known_ends_with_a_named_error(path: str)
     client = world.arrive(path, {"input": "x", "stream": True})
     world.piece(world.exchanges[0])
     world.piece(world.exchanges[0], 9)
-    it = world.serving
-    assert it is not None
-    world.die(it)
-    world.lock("FENCING", serves=False)
-    world.grant()
+    world.fail_over()
     world.run()
     assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and len(world.asked) == 1
     assert client.body.startswith(events[0]) and b"event: error\ndata: " in client.body
@@ -215,14 +203,10 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     for _ in range(6):
         world.piece(world.exchanges[0])
     had = client.body
-    it = world.serving
-    assert it is not None
     world._say = lambda method, target, headers, _, **more: engine.answer(
         method, target, headers, json.dumps(body | {"prompt": "y", "return_token_ids": True}).encode(), **more
     )
-    world.die(it)
-    world.lock("FENCING", serves=False)
-    world.grant()
+    world.fail_over()
     world.run()
     assert client.outcome is e.Outcome.ENDED and client.ended == "cut"
     assert client.body.startswith(had) and b'"engine_lost"' in client.body[len(had) :]
@@ -271,11 +255,7 @@ def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(brea
     if breaks:
         for _ in events[:-2]:
             world.piece(world.exchanges[0])
-        it = world.serving
-        assert it is not None
-        world.die(it)
-        world.lock("FENCING", serves=False)
-        world.grant()
+        world.fail_over()
     world.run()
     if breaks:
         assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and b'"engine_lost"' in client.body

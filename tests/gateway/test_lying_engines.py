@@ -123,18 +123,15 @@ def test_an_error_that_the_engine_tells_in_its_stream_is_passed_on(stage: Stage)
     assert b"[DONE]" not in stream.raw
 
 
-@pytest.mark.parametrize("fault", ["reset", "head_only", "long_length", "two_lengths", "no_http"])
+NO_ANSWER = ["nothing", "page", "half_json", "other_json", "no_content"]
+
+
+@pytest.mark.parametrize("fault", ["reset", "head_only", "long_length", "two_lengths", "no_http", *NO_ANSWER])
 @pytest.mark.parametrize("streams", [True, False])
 def test_without_an_answer_the_status_is_502(stage: Stage, fault: str, streams: bool) -> None:
     stream = ask(stage, question(fault), "q", streams=streams)
     assert stream.status == 502, (stream.status, stream.raw[:300], stream.error)
     assert json.loads(stream.raw)["error"]["type"] == "engine_lost"
-
-
-@pytest.mark.parametrize("fault", ["nothing", "page", "half_json", "other_json", "no_content"])
-@pytest.mark.parametrize("streams", [True, False])
-def test_what_is_no_answer_is_an_error_that_says_so(stage: Stage, fault: str, streams: bool) -> None:
-    test_without_an_answer_the_status_is_502(stage, fault, streams)
 
 
 def test_an_error_with_a_status_that_says_all_is_well_is_an_error(stage: Stage) -> None:

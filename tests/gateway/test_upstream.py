@@ -7,7 +7,7 @@ import io
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,36 +172,38 @@ def test_one_connection_has_answer_after_answer() -> None:
     assert len(told) == 2 and all((isinstance(event, e.Heard) and event.ended) for event in told) and connections == 1
 
 
-def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed for all would be the same answer for all who sample."""
+Take = Callable[[dict[str, Any], e.Headers], Kind]
+
+
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
+    """What a gateway takes of a request for its pair."""
     loop = asyncio.new_event_loop()
     settings = Settings((tmp_path,), e.Bounds(), Limits(), access_log=False)
     gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
-    taken: list[Kind] = []
-    monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
-    body = json.dumps({**BODY, "temperature": 1.0, "presence_penalty": 0.5, "stream": True}).encode()
-    for _ in range(2):
+    kinds: list[Kind] = []
+    monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: kinds.append(kind))
+
+    def take(body: dict[str, Any], headers: e.Headers) -> Kind:
         reply = Reply(Silent(), chunked=True, headless=False, keeps=True)
-        gateway.handle(Request("POST", b"/v1/completions", [], body, "x"), reply)
+        gateway.handle(Request("POST", b"/v1/completions", list(headers), json.dumps(body).encode(), "x"), reply)
+        return kinds.pop()
+
+    yield take
     loop.close()
-    first, second = (json.loads(kind.body)["seed"] for kind in taken)
+
+
+def test_who_gives_no_seed_gets_one_of_its_own_each_time(taken: Take) -> None:
+    """The same seed for all would be the same answer for all who sample."""
+    sampled = {**BODY, "temperature": 1.0, "presence_penalty": 0.5, "stream": True}
+    first, second = (json.loads(taken(sampled, []).body)["seed"] for _ in range(2))
     assert first != second
 
 
-def test_what_a_client_says_to_this_connection_alone_goes_no_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = asyncio.new_event_loop()
-    settings = Settings((tmp_path,), e.Bounds(), Limits(), access_log=False)
-    gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
-    taken: list[Kind] = []
-    monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
+def test_what_a_client_says_to_this_connection_alone_goes_no_further(taken: Take) -> None:
     headers = [(b"connection", b"Keep-Alive, X-One"), (b"connection", b"x-two"), (b"keep-alive", b"5")]
     headers += [(b"x-one", b"1"), (b"x-two", b"2"), (b"x-three", b"3")]
-    reply = Reply(Silent(), chunked=True, headless=False, keeps=True)
-    gateway.handle(Request("POST", b"/v1/completions", headers, json.dumps(BODY).encode(), "x"), reply)
-    loop.close()
-    assert [name for name, _ in taken[0].headers] == [b"x-three", b"host", b"x-request-id"]
+    assert [name for name, _ in taken(BODY, headers).headers] == [b"x-three", b"host", b"x-request-id"]
 
 
 class Silent:

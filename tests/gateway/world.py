@@ -171,6 +171,13 @@ class World:
             del it.exchanges[key]
             self.feed(e.Broke(*key, "its connection ended"))
 
+    def fail_over(self) -> None:
+        """The engine that serves dies, which the lock then says, and another is granted."""
+        assert self.serving is not None
+        self.die(self.serving)
+        self.lock("FENCING", serves=False)
+        self.grant()
+
     def connect(self, connecting: Connecting, *, refused: bool = False) -> None:
         """A connection is made, unless it is refused or no server listens; the client that wanted it may have left."""
         ask, it = connecting.ask, self.engines[connecting.ask.token]

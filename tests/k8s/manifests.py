@@ -19,12 +19,28 @@ from k8s.lint.check import check
 from k8s.lint.node import Finding, Level
 
 HERE = Path(__file__).parent
-GOOD = (HERE / "cases" / "good.yaml").read_text(encoding="utf-8")
+GOOD = (HERE / "good.yaml").read_text(encoding="utf-8")
 SHIPPED = HERE.parent.parent / "k8s" / "dra"
 POD = (SHIPPED / "one-gpu.yaml").read_text(encoding="utf-8")
 REFERENCE = (SHIPPED / "reference.yaml").read_text(encoding="utf-8")
 DROP = object()
 Edit = Mapping[str, Any]
+
+
+def recorded() -> dict[str, str]:
+    """The manifests that a real API server was sent, by case: `good.yaml`, and what `cases.diff` changes in it."""
+    good, found = GOOD.splitlines(keepends=True), {"good": GOOD}
+    for case in (HERE / "cases.diff").read_text(encoding="utf-8").split("--- good.yaml\n+++ ")[1:]:
+        name, _, changes = case.partition(".yaml\n")
+        lines = list(good)
+        for hunk in reversed(changes.split("@@ -")[1:]):  # from behind: the places before it stay where they are
+            place, _, edited = hunk.partition("\n")
+            first, _, count = place.split()[0].partition(",")
+            added = [line[1:] for line in edited.splitlines(keepends=True) if line.startswith("+")]
+            at = int(first) if count == "0" else int(first) - 1
+            lines[at : at + int(count or 1)] = added
+        found[name] = "".join(lines)
+    return found
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import pytest
 
 from k8s.lint.__main__ import main
 from sidecar.terminal.extras import how_to_get
-from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
+from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited, recorded
 from tests.support.processes import ROOT, run_here
 
 
@@ -29,8 +29,9 @@ def test_a_good_file_ends_with_0() -> None:
     assert out == "1 file: 0 errors, 0 warnings\n" and err == ""
 
 
-def test_an_error_ends_with_1_and_says_where() -> None:
-    path = HERE / "cases" / "memory-limit-bad.yaml"
+def test_an_error_ends_with_1_and_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "memory-limit-bad.yaml"
+    path.write_text(recorded()["memory-limit-bad"])
     out, _ = lint(str(path), "--errors-only", code=1)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "8GG" in text)
     first = (
@@ -39,8 +40,10 @@ def test_an_error_ends_with_1_and_says_where() -> None:
     assert out.startswith(first) and out.endswith("1 file: 1 error, 0 warnings\n")
 
 
-def test_json_has_every_finding() -> None:
-    out, _ = lint("--json", str(HERE / "cases" / "good.yaml"), str(HERE / "cases" / "image-empty.yaml"), code=1)
+def test_json_has_every_finding(tmp_path: Path) -> None:
+    path = tmp_path / "image-empty.yaml"
+    path.write_text(recorded()["image-empty"])
+    out, _ = lint("--json", CASE, str(path), code=1)
     said = json.loads(out)
     assert (said["ok"], said["errors"], said["schemas"], len(said["files"])) == (False, 1, True, 2)
     (error,) = [found for found in said["findings"] if found["level"] == "error"]
@@ -137,7 +140,7 @@ def test_without_the_schemas_it_says_so_and_keeps_its_own_rules(tmp_path: Path) 
     (tmp_path / "kubernetes_validate").mkdir()
     (tmp_path / "kubernetes_validate" / "__init__.py").write_text("raise ImportError")
     done = subprocess.run(
-        [sys.executable, "-m", "k8s.lint", str(HERE / "cases" / "image-empty.yaml")],
+        [sys.executable, "-m", "k8s.lint", "-"], input=recorded()["image-empty"],
         capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 1 and "image: it is missing" in done.stdout
@@ -170,7 +173,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, i
 
 
 Cluster = Callable[[str, int], Path]
-CASE = str(HERE / "cases" / "good.yaml")
+CASE = str(HERE / "good.yaml")
 
 
 def test_the_api_server_is_asked_without_anything_being_made(cluster: Cluster) -> None:

@@ -3,28 +3,30 @@
 It rejects all that the server rejects, and what the server takes and no cluster can run; `ACCEPTED` are the others.
 """
 
+import hashlib
 import json
 
 import pytest
 
 from k8s.lint.check import check
 from k8s.lint.node import Level
-from tests.k8s.manifests import HERE
+from tests.k8s.manifests import GOOD, HERE, recorded
 
 VERDICTS = {case["case"]: case for case in json.loads((HERE / "apiserver-verdicts.json").read_text())["cases"]}
+CASES = recorded()
 ACCEPTED = {"good", "liveness-with-termination-grace"}
 
 
-def test_every_recorded_case_is_here() -> None:
-    assert len(VERDICTS) == 49
-    assert {path.stem for path in (HERE / "cases").glob("*.yaml")} == set(VERDICTS)
+def test_every_recorded_case_is_here_as_the_server_was_sent_it() -> None:
+    assert len(VERDICTS) == 49 and set(CASES) == set(VERDICTS)
+    sent = "".join(CASES[case] for case in sorted(CASES)).encode()
+    assert hashlib.sha256(sent).hexdigest() == "e4d481ef3ca5fe2633dba104b47d112634b1c287415ebeae8809d7dc57609eb5"
 
 
 @pytest.mark.parametrize("case", sorted(VERDICTS))
 def test_the_linter_rejects_what_a_cluster_would_not_run_for_what_was_changed_in_it(case: str) -> None:
     """The edited field and nothing else: as many errors as the one fault makes, each near the changed lines."""
-    good = (HERE / "cases" / "good.yaml").read_text().splitlines()
-    text = (HERE / "cases" / f"{case}.yaml").read_text()
+    good, text = GOOD.splitlines(), CASES[case]
     errors = [found for found in check([(f"{case}.yaml", text)]) if found.level is Level.ERROR]
     if case in ACCEPTED:
         assert errors == [] and VERDICTS[case]["apiserver"] != "rejected"
