@@ -215,14 +215,19 @@ class House:
         self.add(shim)
         return shim
 
-    def pair(self, kind: Kind, *more: str, arguments: tuple[str, ...] = ()) -> tuple[Shim, Shim]:
-        """`a` serves, `b` is ready to."""
+    def one(self, kind: Kind, *more: str, arguments: tuple[str, ...] = (), through: tuple[str, ...] = ()) -> Shim:
+        """`a` serves alone."""
         if self.lock is None:
             self.start_lock(*kind.lock)
         self.start_gms(kind)
-        a = self.shim(kind, "a", *more, arguments=arguments)
+        a = self.shim(kind, "a", *more, arguments=arguments, through=through)
         self.until_announced(a)
         self.answers_as_ever(kind)
+        return a
+
+    def pair(self, kind: Kind, *more: str, arguments: tuple[str, ...] = ()) -> tuple[Shim, Shim]:
+        """`a` serves, `b` is ready to."""
+        a = self.one(kind, *more, arguments=arguments)
         b = self.shim(kind, "b", *more, arguments=arguments)
         b.until("Standby", ready=True)
         return a, b

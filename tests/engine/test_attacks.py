@@ -205,9 +205,7 @@ def test_a_kv_cache_that_can_never_fit_is_refused_with_a_sentence(house: House) 
 
 @chaos
 def test_a_standby_that_takes_other_requests_is_ready_and_no_redundancy(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a", arguments=("--model-len", "4096"))
-    house.until_announced(a)
+    a = house.one(TOY, arguments=("--model-len", "4096"))
     b = house.shim(TOY, "b", arguments=("--model-len", "1024"))
     b.until("Standby", ready=True, redundant=False, differences=["--model-len: 1024 here, 4096 in a"])
     a.until("Active", ready=True, redundant=False, differences=["--model-len: 4096 here, 1024 in b"])
@@ -447,9 +445,7 @@ def _ready(house: House, engine_id: str) -> bool:
 @chaos
 def test_an_engines_scratch_is_outside_the_run_directory_and_goes_with_the_engine(house: House) -> None:
     kind = replace(TOY, arguments=(*TOY.arguments, "--scratch"))
-    house.start_lock()
-    a = house.shim(kind, "a")
-    a.until("Active")
+    a = house.one(kind)
     here = scratch.directory(house.run_dir, "a")
     elsewhere = house.directory / "vllm_dist_1"
     assert house.run_dir not in here.parents and sorted(os.listdir(here)) == ["elsewhere", "socket"]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -15,9 +14,8 @@ from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover
 from sidecar.terminal.extras import how_to_get
 from tests.engine.kinds import TOY
-from tests.engine.shims import House, Program
+from tests.engine.shims import House
 from tests.support.processes import ROOT
-from tests.support.waiting import until
 
 SHIM = ("--engine", "reference", "--engine-id", "a", "--run-dir", "/run/failover", "--probe", ":0")
 
@@ -222,24 +220,6 @@ def test_an_engine_that_isnt_one_is_refused_with_a_sentence(tmp_path: Path, engi
     place = ("--engine-id", "a", "--run-dir", str(tmp_path), "--probe", "127.0.0.1:0")
     code, said = answer("engine_shim", *place, "--engine", engine)
     assert code == 64 and f"engine: {expected}" in said and "Traceback" not in said
-
-
-@pytest.mark.chaos
-def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
-    """With `down`: what it waits for drains for ever."""
-    (house.faults("a") / "hang_drain").touch()
-    place = ("--run-dir", str(house.run_dir))
-    toy = ("--engine", TOY.engine, "--devices", "none", "--drain-s", "3600", "--", "--faults", str(house.faults("a")))
-    up = Program(house, "up", "engine_shim.cli.failover", "up", *place, *toy)
-    house.add(up)
-    until(lambda: " serves at " in up.said(), "an engine serves")
-    down = Program(house, "down", "engine_shim.cli.failover", "down", *place)
-    house.add(down)
-    until(lambda: "state=Draining" in up.said(), "it waits")
-    down.signal(signal.SIGINT)
-    assert down.code() == 130 and down.said() == ""
-    up.signal(signal.SIGINT)
-    assert up.code() == 130, "it was told to end before"
 
 
 @pytest.mark.chaos

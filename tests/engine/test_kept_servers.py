@@ -60,20 +60,6 @@ def test_a_lock_server_and_a_gms_that_crash_are_there_again_and_the_pair_goes_on
     settled(house, KEPT, b, a)
 
 
-def test_told_to_end_keeper_and_server_end(house: House) -> None:
-    lock = house.start_lock(*KEPT.lock)
-    gms = house.start_gms(KEPT)
-    assert gms is not None
-    until(house.weights, "GMS answers")
-    servers = server_below(lock, "lockserver"), server_below(gms, "gms")
-    for keeper in (lock, gms):
-        keeper.signal(signal.SIGTERM)
-    assert (lock.code(), gms.code()) == (0, 0)
-    for server in servers:
-        server.wait()
-    assert not os.path.exists(house.run_dir / "lock.sock")
-
-
 def test_a_gms_that_hangs_is_no_outage_without_an_end(house: House) -> None:
     """Its process lives, and answers none: no engine could wake."""
     a, b = house.pair(replace(KEPT, gms=(*KEPT.gms, "--silent-s", "5")))

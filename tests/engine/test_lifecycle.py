@@ -208,8 +208,9 @@ def test_no_process_joins_a_tree_that_is_ending() -> None:
 
 
 def test_init_waking_and_sleeping_have_their_bounds() -> None:
-    bounded = (at(State.WAKING, waking_timeout_s=9.0), at(State.SLEEPING, waking_timeout_s=9.0))
-    for harness in (at(State.INIT, init_timeout_s=9.0), *bounded):
+    """And need no beats."""
+    states = (State.INIT, State.WAKING, State.SLEEPING)
+    for harness in (at(state, init_timeout_s=9.0, waking_timeout_s=9.0, stall_s=1.0) for state in states):
         harness.wait(8.9)
         assert harness.said == []
         harness.wait(0.2)
@@ -217,28 +218,14 @@ def test_init_waking_and_sleeping_have_their_bounds() -> None:
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE, State.DRAINING])
-def test_a_silent_main_process_is_ended_at_the_bound(state: State) -> None:
-    harness = at(state, stall_s=4.0)
+def test_a_silent_main_process_is_ended_at_the_bound_whatever_its_tree_used_before(state: State) -> None:
+    harness = at(state, stall_s=4.0, busy_stall_s=1000.0)
     for _ in range(10):
-        harness.feed(e.Beat(True), after_s=1.0)
+        harness.feed(e.Beat(True, used_s=harness.now), after_s=1.0)
     harness.wait(3.9)
     assert harness.said == []
     harness.wait(0.2)
     assert dies(harness) and "silent" in harness.machine.why
-
-
-def test_work_queued_and_no_step_is_a_stall_and_no_work_is_none() -> None:
-    harness = at(State.ACTIVE, stall_s=4.0)
-    for _ in range(10):
-        harness.feed(e.Beat(True, queued=0, steps=3), after_s=1.0)
-    for step in range(10):
-        harness.feed(e.Beat(True, queued=5, steps=4 + step), after_s=1.0)
-    assert harness.said == [], "a long queue is no stall while steps finish"
-    for _ in range(3):
-        harness.feed(e.Beat(True, queued=5, steps=13), after_s=1.0)
-    assert harness.said == []
-    harness.feed(e.Beat(True, queued=5, steps=13), after_s=1.0)
-    assert dies(harness) and "no step" in harness.machine.why
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
@@ -251,12 +238,6 @@ def test_an_engine_that_says_that_it_is_not_well_is_ended_unless_it_gets_well(st
     for _ in range(6):
         harness.feed(e.Beat(False, "weights gone"), after_s=UNWELL_S / 4)
     assert dies(harness) and "weights gone" in harness.machine.why
-
-
-def test_a_wake_needs_no_beats() -> None:
-    harness = at(State.WAKING, stall_s=1.0, waking_timeout_s=60.0)
-    harness.wait(30.0)
-    assert harness.said == []
 
 
 # -- starting again ----------------------------------------------------------------------------------------------------

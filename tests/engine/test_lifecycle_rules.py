@@ -46,15 +46,19 @@ def notes(harness: Harness, event: str) -> list[e.Note]:
 # -- 1: one tree at a time ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_is_killed_before_each_look_and_looks_are_never_far_apart() -> None:
+def test_what_is_left_is_killed_before_each_look_looks_grow_rarer_and_a_tree_that_is_gone_is_forgotten() -> None:
     harness = at(State.ACTIVE)
     harness.feed(e.Died(WORKER))
+    assert harness.machine.why == "one of its processes died"
+    assert harness.machine.deadline < harness.now + LOOK_MOST_S
     for _ in range(20):
         harness.feed(e.Looked(1, False))
         assert harness.machine.deadline <= harness.now + LOOK_MOST_S
         harness.now = harness.machine.deadline
         harness.feed(e.Tick())
     assert kinds(harness.said) == ["KillTree", "Look"] * 21
+    assert harness.machine.deadline == pytest.approx(harness.now + LOOK_MOST_S)
+    assert e.Forget([MAIN, WORKER]) in harness.gone() and not harness.machine.processes
 
 
 def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
@@ -65,18 +69,6 @@ def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
             harness.feed(e.Looked(1, False), after_s=STUCK_S)
         assert len(notes(harness, "not_gone")) == 1
         again(harness).register()
-
-
-def test_looks_grow_rarer_and_a_tree_that_is_gone_is_forgotten() -> None:
-    harness = at(State.ACTIVE)
-    harness.feed(e.Died(WORKER))
-    assert harness.machine.why == "one of its processes died"
-    assert harness.machine.deadline < harness.now + LOOK_MOST_S
-    for _ in range(20):
-        harness.now = harness.machine.deadline
-        harness.feed(e.Tick())
-    assert harness.machine.deadline == pytest.approx(harness.now + LOOK_MOST_S)
-    assert e.Forget([MAIN, WORKER]) in harness.gone() and not harness.machine.processes
 
 
 @pytest.mark.parametrize(
@@ -208,14 +200,6 @@ def test_what_stops_using_processors_is_ended_a_stall_later_and_a_step_makes_all
     works(harness, 1, None)
     works(harness, 7, 0.0)
     assert not lives(harness) and "8 s" in harness.machine.why
-
-
-def test_a_silent_main_process_is_ended_whatever_its_tree_used_before() -> None:
-    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=1000.0)
-    harness.feed(e.Beat(True, queued=1, steps=1))
-    works(harness, 7, 1.0)
-    harness.wait(8.1)
-    assert not lives(harness)
 
 
 @pytest.mark.parametrize("state", LIVING)

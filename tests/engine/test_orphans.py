@@ -108,10 +108,8 @@ def command_of(pid: int) -> list[bytes]:
 def test_a_shim_adopts_orphans_takes_the_dead_ones_away_and_ends_the_others_with_their_engine(
     house: House, where: str
 ) -> None:
-    house.start_lock()
     (house.faults("a") / "orphan").touch()
-    a = house.shim(TOY, "a", through=container() if where == "pid 1" else ())
-    a.until("Active", ready=True)
+    a = house.one(TOY, through=container() if where == "pid 1" else ())
     shim = the_shim(a)
     if where == "pid 1":
         status = Path(f"/proc/{shim.pid}/status").read_text()
@@ -137,10 +135,8 @@ def test_a_shim_adopts_orphans_takes_the_dead_ones_away_and_ends_the_others_with
 @pytest.mark.root
 @needs_root
 def test_as_pid_1_its_end_is_that_of_all_and_only_then_the_other_serves(house: House) -> None:
-    house.start_lock()
     (house.faults("a") / "orphan").touch()
-    a = house.shim(TOY, "a", through=container())
-    a.until("Active", ready=True)
+    a = house.one(TOY, through=container())
     b = house.shim(TOY, "b")
     b.until("Standby", ready=True)
     everything = [*a.tree(), *orphans(a)]
@@ -155,11 +151,7 @@ def test_as_pid_1_its_end_is_that_of_all_and_only_then_the_other_serves(house: H
 @pytest.mark.root
 @needs_root
 def test_a_pair_of_containers_fails_over_and_back(house: House) -> None:
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a", through=container())
-    a.until("Active", ready=True)
-    house.answers_as_ever(REFERENCE)
+    a = house.one(REFERENCE, through=container())
     b = house.shim(REFERENCE, "b", through=container())
     b.until("Standby", ready=True)
     for active, standby in ((a, b), (b, a)):
@@ -220,9 +212,6 @@ def test_no_process_of_an_engines_tree_has_io_uring(house: House) -> None:
 @reference
 @pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
 def test_an_engine_that_cant_be_kept_from_io_uring_runs_all_the_same_and_its_shim_says_so(house: House) -> None:
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a", through=tuple(through(seccomp="EPERM")))
-    house.until_announced(a)
+    a = house.one(REFERENCE, through=tuple(through(seccomp="EPERM")))
     (said,) = (line for line in a.said().splitlines() if "io_uring_not_forbidden" in line)
     assert "warning" in said and "Operation not permitted" in said and "no engine adopts" in said

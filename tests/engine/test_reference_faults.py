@@ -32,11 +32,7 @@ def crash(house: House, server: str) -> None:
 
 @pytest.mark.parametrize("server", ["lock", "gms"])
 def test_a_servers_crash_in_each_state_of_an_engine_and_the_pair_is_whole_again(house: House, server: str) -> None:
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a")
-    a.until("Active", ready=True)
-    house.answers_as_ever(REFERENCE)
+    a = house.one(REFERENCE)
     token = a.state()["token"]
     b = house.shim(REFERENCE, "b", arguments=SLOW)
     until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")
@@ -99,11 +95,7 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
 
 def test_a_shadow_that_waits_for_weights_is_told_when_they_are_handed_back(house: House) -> None:
     """GMS is new and has none yet, because the one who has them is slow to bring them back."""
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a")
-    a.until("Active", ready=True)
-    house.answers_as_ever(REFERENCE)
+    a = house.one(REFERENCE)
     a.main().signal(signal.SIGSTOP)
     a.workers()[0].signal(signal.SIGSTOP)
     house.restart("gms", REFERENCE)

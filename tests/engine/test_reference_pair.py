@@ -30,10 +30,7 @@ def tokens(house: House) -> list[int]:
 
 def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_and_the_tokens(house: House) -> None:
     """None of the ends in order is a death, though each comes soon after an adoption."""
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a")
-    house.until_announced(a)
+    a = house.one(REFERENCE)
     before = tokens(house)
     assert kept(house) is None
     a.main().kill()
@@ -91,16 +88,6 @@ def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house
     assert more < census.MOST_MORE
 
 
-def test_everything_but_the_disk_is_killed_and_the_pair_comes_back(house: House) -> None:
-    house.pair(REFERENCE)
-    before = tokens(house)
-    for program in house.programs:
-        program.kill()
-    house.start_lock("--memory", "host", "--window-s", "1")
-    house.pair(REFERENCE)
-    assert tokens(house) == before
-
-
 def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tries_again(house: House) -> None:
     """With no memory reader: otherwise it would not even have been granted."""
     house.start_lock("--memory", "none")
@@ -111,7 +98,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tr
     until(device.exists, "GMS has made the device")
     memory = HostMemory("0", house.devices)
     hog = memory.create(14 << 20)
-    a = house.shim(REFERENCE, "a")
+    a = house.shim(REFERENCE, "a", arguments=("--wake-timeout-s", "3"))
     until(lambda: a.state()["deaths"] >= 1, "there is no room for its KV cache")
     assert "failed in waking" in a.state()["last_end"]
     memory.release(hog)
@@ -120,10 +107,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tr
 
 
 def test_the_active_is_killed_while_the_other_initialises(house: House) -> None:
-    house.start_lock(*REFERENCE.lock)
-    house.start_gms(REFERENCE)
-    a = house.shim(REFERENCE, "a")
-    a.until("Active", ready=True)
+    a = house.one(REFERENCE)
     before = tokens(house)
     b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "2"))
     until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")

@@ -31,13 +31,10 @@ def all_dead(processes: list[Process]) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("victim", ["main", "worker"])
-def test_a_part_of_the_active_is_killed_all_of_it_goes_the_other_serves_and_it_comes_back(
-    house: House, victim: str
-) -> None:
+def test_a_worker_of_the_active_is_killed_all_of_it_goes_the_other_serves_and_it_comes_back(house: House) -> None:
     a, b = house.pair(KIND)
     before = a.tree()
-    (a.main() if victim == "main" else a.workers()[0]).kill()
+    a.workers()[0].kill()
     all_dead(before)
     settled(house, KIND, b, a)
     assert (a.state()["deaths"], b.state()["deaths"], b.state()["failovers"]) == (1, 0, 1)

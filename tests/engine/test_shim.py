@@ -1,7 +1,6 @@
 """What the shim promises, with an engine whose faults the test chooses (`toy.py`)."""
 
 import importlib.util
-import os
 import re
 import select
 import shutil
@@ -105,9 +104,7 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
 
 
 def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a")
-    a.until("Active")
+    a = house.one(TOY)
     second = house.shim(TOY, "a")
     assert second.code() == 1
     last = second.said().splitlines()[-1]
@@ -129,9 +126,7 @@ def test_vllm_where_it_isnt_installed_is_refused_with_a_sentence(house: House) -
 
 
 def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a", "--stall-s", "3600")
-    a.until("Active")
+    a = house.one(TOY, "--stall-s", "3600")
     a.main().signal(signal.SIGSTOP)
     slow = [socket.create_connection(("127.0.0.1", a.port())) for _ in range(100)]
     slow[0].sendall(b"GET /live HTTP/1.1\r\n")
@@ -145,9 +140,7 @@ def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:
 
 
 def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_no_other_anything(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a")
-    a.until("Active")
+    a = house.one(TOY)
     path = house.run_dir / paths.ENGINES / paths.shim_socket("a")
     for rubbish in (b"\xff\xff\xff\xff", b"\0\0\0\4\xc1\xc1\xc1\xc1", b"\0\0\0\1\x80"):
         with connect(path) as sock:
@@ -156,33 +149,6 @@ def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_no_other_
             while sock.recv(4096):
                 pass
     assert a.state()["deaths"] == 0 and a.state()["state"] == "Active"
-
-
-def shared_files(pid: int) -> set[str]:
-    with open(f"/proc/{pid}/maps") as maps:
-        return {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
-
-
-def test_what_a_killed_shims_engine_left_goes_with_its_successors_first_start(house: House) -> None:
-    house.start_lock()
-    a = house.shim(TOY, "a")
-    a.until("Active")
-    files = shared_files(a.main().pid)
-    notes = house.run_dir / paths.ENGINES / paths.shm_files("a")
-    until(notes.exists, "it is on the list")
-    main = a.main()
-    for process in a.tree():  # all but the main process: no resource tracker removes anything
-        if process.pid != main.pid:
-            process.signal(signal.SIGSTOP)
-    a.kill()
-    main.wait()
-    a.child.wait()
-    for pid in house.processes():
-        if pid != house.programs[0].pid:
-            os.kill(pid, signal.SIGKILL)
-    assert files and files <= set(os.listdir("/dev/shm"))
-    house.shim(TOY, "a").until("Active")
-    assert not files & set(os.listdir("/dev/shm"))
 
 
 def refuse(listener: socket.socket) -> None:

@@ -1,5 +1,5 @@
 """The rules of the shim's shell (`shim.py`) and of membership (`membership.py`), with an engine of a few lines
-(`bare.py`): real processes, and no lock server but where it says so. `tests/mutants/shim_rules.py` takes the rules out.
+(`bare.py`): real processes, and no lock server but where it says so. `tests/mutants/by_hand.py` takes the rules out.
 """
 
 import os
@@ -165,10 +165,6 @@ def test_the_engine_knows_who_it_is_and_signals_go_to_it(house: House) -> None:
         shim.told(number.name)
     shim.signal(signal.SIGTERM)
     assert shim.code() == 0
-
-
-def test_the_exit_code_of_an_engine_that_was_called_wrongly_is_its_shims(house: House) -> None:
-    assert Bare(house, "os._exit(64)").code() == 64
 
 
 def test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_ends(house: House) -> None:

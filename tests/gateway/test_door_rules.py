@@ -33,6 +33,13 @@ def step(it: World, client: SimClient, pieces: int = 1) -> None:
         it.piece(next(exchange for exchange in it.exchanges if exchange.ask.request == client.number))
 
 
+def streaming(it: World, pieces: int) -> SimClient:
+    """A client that has so much of its answer."""
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, pieces)
+    return client
+
+
 def switchover(it: World, drain_timeout_s: float) -> None:
     it.lock("HELD", switchover=e.Switchover(it.newest, drain_timeout_s))
 
@@ -64,8 +71,7 @@ def test_a_request_that_is_admitted_has_a_lease_and_gives_it_back_however_it_end
 
 def test_in_a_switchover_no_request_is_admitted_and_what_is_there_may_finish() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 3)
+    old = streaming(it, 3)
     switchover(it, 30.0)
     new = [it.arrive(COMPLETION, BODY) for _ in range(3)]
     assert with_engine(it) == 1 and not any(ask.request == new[0].number for ask in it.asked)
@@ -81,8 +87,7 @@ def test_in_a_switchover_no_request_is_admitted_and_what_is_there_may_finish() -
 
 def test_who_has_not_finished_within_the_bound_is_continued_by_the_successor() -> None:
     it = world()
-    slow = it.arrive(COMPLETION, BODY)
-    step(it, slow, 3)
+    slow = streaming(it, 3)
     switchover(it, 5.0)
     it.wait(4.9)
     assert with_engine(it) == 1
@@ -97,8 +102,7 @@ def test_who_has_not_finished_within_the_bound_is_continued_by_the_successor() -
 def test_a_bound_of_nothing_severs_at_once_and_the_smaller_bound_holds() -> None:
     for own, plan in ((None, 0.0), (0.0, 30.0)):
         it = world(drain_timeout_s=own)
-        client = it.arrive(COMPLETION, BODY)
-        step(it, client, 3)
+        client = streaming(it, 3)
         switchover(it, plan)
         assert with_engine(it) == 0
         it.grant()
@@ -109,8 +113,7 @@ def test_a_bound_of_nothing_severs_at_once_and_the_smaller_bound_holds() -> None
 def test_who_was_severed_does_not_slow_the_next_drain() -> None:
     """Its lease belongs to a token, and that is gone."""
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 2)
+    client = streaming(it, 2)
     switchover(it, 0.0)
     it.grant()
     step(it, client, 2)
@@ -123,8 +126,7 @@ def test_who_was_severed_does_not_slow_the_next_drain() -> None:
 
 def test_a_switchover_that_is_called_off_is_as_if_it_had_not_been() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 2)
+    old = streaming(it, 2)
     switchover(it, 5.0)
     new = it.arrive(COMPLETION, BODY)
     it.lock("HELD")
@@ -201,8 +203,7 @@ def test_an_engine_that_dies_on_its_way_out_costs_no_client_an_answer(leaves: st
 
 def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 2)
+    client = streaming(it, 2)
     it.lock("HELD", switchover=e.Switchover(it.newest, 60.0, exiting=True))
     assert with_engine(it) == 0
     it.grant()
@@ -221,8 +222,7 @@ def ends_alone(it: World, state: str = "HELD") -> None:
 
 def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 2)
+    old = streaming(it, 2)
     ends_alone(it)
     waits = it.arrive(COMPLETION, BODY)
     assert it.machine.admission.ready(it.now) and not waits.ended, "it may only bind its socket again"
@@ -305,8 +305,7 @@ def test_preflights_which_need_no_key_take_no_place_of_others() -> None:
 
 def test_who_was_interrupted_waits_for_another_bound_and_its_stream_ends_with_an_error() -> None:
     it = world(failover_timeout_s=20.0, queue_timeout_s=5.0)
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 3)
+    client = streaming(it, 3)
     it.lock("FREE")
     it.newest += 1
     it.lock("FREE")
@@ -638,8 +637,7 @@ def test_no_request_comes_beside_a_suspect_until_it_has_got_something() -> None:
 
 def test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothing() -> None:
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 2)
+    client = streaming(it, 2)
     for _ in range(3):
         followed(it)
     it.run()
@@ -756,8 +754,7 @@ def test_one_that_says_something_in_time_may_take_as_long_as_it_likes() -> None:
 
 def test_comments_of_the_engines_own_are_no_word() -> None:
     it = world(silence_s=60.0)
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 2)
+    client = streaming(it, 2)
     (exchange,) = it.exchanges
     for _ in range(7):
         it.feed(e.Heard(client.number, exchange.ask.leg, data=b": ping\n\n"))

@@ -19,7 +19,7 @@ from pool.entries import Entry, ModelDemand, ModelOutlook, State
 from pool.rules import messages as m
 from tests.gateway import engine
 from tests.gateway.test_broken_answers import ALL, check
-from tests.gateway.test_door_rules import BODY, COMPLETION, answered, step, switchover, with_engine
+from tests.gateway.test_door_rules import BODY, COMPLETION, answered, step, streaming, switchover, with_engine
 from tests.gateway.world import SimClient, World, undisturbed
 
 FAILED = engine.Said(500, engine.JSON, (b'{"error": {"message": "no"}}',))
@@ -101,8 +101,7 @@ def test_an_engine_that_goes_to_sleep_has_died_of_nothing() -> None:
 
 def test_a_pause_has_a_bound_of_its_own() -> None:
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 4)
+    client = streaming(it, 4)
     it.rest()
     it.wait(99.0)
     assert client.ended != "cut"
@@ -112,8 +111,7 @@ def test_a_pause_has_a_bound_of_its_own() -> None:
 
 def test_a_lock_that_holds_nothing_for_another_reason_interrupts_nothing() -> None:
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 4)
+    client = streaming(it, 4)
     it.lock("FREE")
     it.lock("RECOVERING", resting=True)
     assert with_engine(it) == 1
@@ -165,8 +163,7 @@ def test_one_that_has_waited_for_too_long_is_told_what_for_it_was() -> None:
 
 def test_a_paused_stream_is_told_what_for() -> None:
     it = world(comment_s=5.0)
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 4)
+    client = streaming(it, 4)
     it.rest()
     it.feed(e.Outlook("asleep, second in the queue"))
     it.wait(5.0)
@@ -190,8 +187,7 @@ def test_an_error_to_a_stream_that_was_told_to_wait_is_an_event_and_no_end() -> 
 
 def test_a_model_that_has_failed_takes_no_new_request_and_keeps_what_was_interrupted() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 4)
+    old = streaming(it, 4)
     it.rest()
     new = it.arrive(COMPLETION, BODY)
     it.feed(e.Outlook("failed", "it doesn't fit", retry_after_s=3600))
@@ -206,8 +202,7 @@ def test_a_model_that_has_failed_takes_no_new_request_and_keeps_what_was_interru
 
 def test_of_a_model_that_is_gone_what_was_interrupted_ends_too_with_an_error() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 4)
+    old = streaming(it, 4)
     it.rest()
     new = it.arrive(COMPLETION, BODY)
     it.feed(e.Outlook("", "it is not here any more", gone=True))
@@ -217,8 +212,7 @@ def test_of_a_model_that_is_gone_what_was_interrupted_ends_too_with_an_error() -
 def test_where_the_pool_had_not_said_which_weights_there_are_an_answer_goes_on() -> None:
     it = world()
     it.feed(e.Outlook(""))
-    begun = it.arrive(COMPLETION, BODY)
-    step(it, begun, 4)
+    begun = streaming(it, 4)
     it.rest()
     it.feed(e.Outlook("", loaded="known by now"))
     it.grant()
@@ -229,8 +223,7 @@ def test_where_the_pool_had_not_said_which_weights_there_are_an_answer_goes_on()
 def test_no_answer_goes_on_with_another_models_weights_and_one_that_has_not_begun_is_all_of_theirs() -> None:
     it = world()
     it.feed(e.Outlook("", loaded="old"))
-    begun = it.arrive(COMPLETION, BODY)
-    step(it, begun, 4)
+    begun = streaming(it, 4)
     it.rest()
     waits = it.arrive(COMPLETION, BODY)
     it.feed(e.Outlook("", loaded="old"))
@@ -247,8 +240,7 @@ def test_no_answer_goes_on_with_another_models_weights_and_one_that_has_not_begu
 
 def test_the_most_urgent_goes_first_and_among_equals_the_first_and_before_all_what_was_interrupted() -> None:
     it = world()
-    old = it.arrive(COMPLETION, BODY)
-    step(it, old, 2)
+    old = streaming(it, 2)
     it.rest()
     clients = [it.arrive(COMPLETION, BODY, priority=priority) for priority in (0, 5, -3, 0, -3)]
     it.grant()
@@ -301,8 +293,7 @@ def test_an_answer_that_was_paused_before_and_went_on_has_waited_since_its_newes
     had nothing of its turn waits on.
     """
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 2)
+    client = streaming(it, 2)
     it.rest()
     it.wait(20.0)
     it.grant()
@@ -340,8 +331,7 @@ def test_what_begins_anew_after_a_pause_asks_for_a_turn_twice_as_long_as_the_one
 
 def test_what_goes_on_where_it_was_asks_for_no_turn_of_its_own() -> None:
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 3)
+    streaming(it, 3)
     it.wait(3.0)
     it.rest()
     assert demand_of(it.machine, it.now, 0, 0.0).turn_ms == 0
@@ -385,8 +375,7 @@ def test_what_begins_anew_in_turns_that_are_cut_short_ends_once_they_have_taken_
 def test_what_an_engine_reads_anew_after_each_pause_asks_for_a_turn_until_it_has_come_further() -> None:
     """And not for as long as it streams: others waited for that."""
     it = world()
-    client = it.arrive(COMPLETION, BODY)
-    step(it, client, 3)
+    client = streaming(it, 3)
 
     def asked() -> int:
         return demand_of(it.machine, it.now, 0, 0.0).turn_ms
