@@ -245,7 +245,9 @@ class ModelOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     turn: Count = 0
     """0: it is served or waked now. n: n-th in the queue; with a demand only."""
     estimate_ms: Milliseconds | None = None
-    """Until a request that comes now could be answered: 0 while it is awake. None: not known."""
+    """Until a request that comes now could be answered: 0 while it is awake. None: not known. Of one that has failed:
+    until it may be asked again.
+    """
     soonest_ms: Milliseconds | None = None
     """The same for one that would be too late otherwise: others' turns are shortened for it. None: as long."""
     run_dir: str = ""

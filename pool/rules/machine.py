@@ -238,7 +238,9 @@ class Machine:
         if before is not None and view.token > before.token and not view.serving:
             model.grants += 1
             if model.grants > MOST_GRANTS:
-                self._failed(model, DIES + (model.child.why or LOG_SAYS))
+                self._dies(model)
+        elif model.dies and model.wish is Wish.WAKE and model.grants and not (view.held or view.resting):
+            self._dies(model)  # the next one may be ready in a minute only
         if model.wish is Wish.SLEEP and view.giving_back and not (before and before.giving_back):
             model.drained_at = now
         if model.wish is Wish.SLEEP and view.resting and not view.held:
@@ -362,6 +364,10 @@ class Machine:
             self._failed(model, why)
         elif not asked:
             self.context.note("ended", model=model.name)
+
+    def _dies(self, model: Model) -> None:
+        model.grants, model.dies = MOST_GRANTS + 1, True
+        self._failed(model, DIES + (model.child.why or LOG_SAYS))
 
     def _failed(self, model: Model, why: str, *, wrong: bool = False) -> None:
         model.failed(why, self.context.now, wrong=wrong)

@@ -184,6 +184,8 @@ class Model:
     """A person has put it to sleep: it is waked by a request only."""
     grants: int = 0
     """How many its engines have had since one of them served, or it was to be waked."""
+    dies: bool = False
+    """It has failed for that, and none has served since: it fails again with the next that ends."""
     put_down: bool = False
     """That sleep hasn't been wished yet."""
     pinned: bool = False
@@ -353,7 +355,7 @@ class Model:
         self.retry_at = now + (WRONG_S if wrong else pause_s(self.failures))
 
     def works(self) -> None:
-        self.failures, self.why_failed, self.retry_at, self.grants = 0, "", -math.inf, 0
+        self.failures, self.why_failed, self.retry_at, self.grants, self.dies = 0, "", -math.inf, 0, False
 
 
 def runs_as(entry: Entry) -> str:

@@ -99,11 +99,13 @@ def estimate(it: Picture, model: Model, turn: int, tried: Up | Blocked | None, n
     state, spent = model.state, now - model.since
     if state is State.AWAKE:
         return 0.0
+    if model.offered is State.FAILED:
+        return model.retry_at - now  # it is refused until then, and none loads it meanwhile
     if model.lacking and not model.awaits:
         return math.inf  # another program has it, and none of ours goes for it
     if state is State.WAKING:
         return max(model.wake_s - spent, 0.0)
-    takes = model.wake_s + max(model.retry_at - now, 0.0) + _parks_s(it, model, tried, now)
+    takes = model.wake_s + _parks_s(it, model, tried, now)
     if state is State.LOADING:
         takes += max(model.load_s - spent, 0.0)
     elif not model.child.running:

@@ -803,7 +803,9 @@ def test_one_whose_engines_end_again_and_again_as_they_wake_is_put_to_sleep_and_
     assert pool.wishes() == [("wake", "a")]
     pool.lock("a", resting=False, held=True, token=token + 1)
     pool.lock("a", resting=False, token=token + 1)
-    assert pool.state("a") is State.WAKING and pool.wishes() == [], "it has as many tries again"
+    assert pool.wishes() == [("sleep", "a")], "it needn't die three times more, with longer and longer pauses between"
+    pool.lock("a", resting=True, ready=True, token=token + 1)
+    assert pool.state("a") is State.FAILED
 
 
 def test_a_lock_that_is_away_is_not_told_that_its_engines_end_again_and_again() -> None:

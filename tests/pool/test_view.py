@@ -73,7 +73,7 @@ def test_an_estimate_is_what_is_still_to_be_done() -> None:
     pool.now += 50
     assert seen(pool)["b"].estimate_ms == 600, "it is late, too"
     pool.machine.models["c"].failed("no", pool.now)
-    assert (seen(pool)["c"].why, seen(pool)["c"].estimate_ms) == ("no", 1600)
+    assert (seen(pool)["c"].why, seen(pool)["c"].estimate_ms) == ("no", 1000), "it is refused until then"
 
 
 def test_who_waits_for_a_turn_is_told_how_long_and_for_whom() -> None:
