@@ -226,7 +226,7 @@ def _sharing(**arguments: str) -> dict[str, dict[str, Any]]:
 
 
 def test_weights_that_all_who_share_them_have_changed_are_dropped_before_the_first_of_these_starts() -> None:
-    """It answered as another model, for ever: GMS would have the older weights for it."""
+    """Their engines ended, for ever: GMS had the weights of another model for them."""
     pool = Pool("ab", entries=_sharing(a="old", b="old"))
     pool.weights(w=10)
     pool.entries = _sharing(a="new", b="new")
