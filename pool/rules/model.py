@@ -258,6 +258,8 @@ class Model:
         ran, region = self.child.runs_as, self.region
         if self.child.running or not (self.weights or self.parked):
             return False
+        if any(one.child.running and not (one.outdated or one.leaving) for one in region.models):
+            return False  # it reads them
         if region.models == [self] and ran:
             return ran.partition(".")[0] != loads_as(self.rules.entry)
         return bool(region.follows_from) and region.follows_from.isdisjoint(region.said)

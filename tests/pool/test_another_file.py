@@ -264,6 +264,24 @@ def test_weights_that_one_still_has_or_has_again_as_before_stay(files: list[dict
     assert pool.wishes() == [("start", "a")]
 
 
+def test_weights_that_a_model_of_now_reads_keep_no_other_that_shares_them_from_its_start() -> None:
+    """Its requests waited for ever (schedule 900268): none drops them while that one runs."""
+    pool = Pool("ab", entries=_sharing(a="old", b="old"))
+    pool.wants("b")
+    pool.entries = _sharing(a="new")
+    pool.configure("a")
+    pool.launcher(a=e.Child(False, ends=1), b=e.Child(True))
+    pool.weights(w=10)
+    pool.configure("a")
+    pool.wakes("b")
+    pool.wants("b", waiting=0)
+    pool.entries = _sharing(a="newer", b="old")
+    pool.configure("ab")
+    pool.wants("a")
+    assert not pool.machine.models["a"].has_older
+    assert ("start", "a") in pool.wishes()
+
+
 def test_a_pin_in_the_file_takes_the_place_of_a_persons_also_for_the_next_pool() -> None:
     pool = Pool()
     pool.asks("unpin", "a")
