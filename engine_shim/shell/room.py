@@ -6,6 +6,7 @@ What this file may not do: sleep. What the ledger asks for is a sleep of the loc
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
@@ -19,6 +20,9 @@ from vram.client import MOST_PATIENT, Lease, LedgerClient, NotInTime, Refused, e
 
 SLEEP_S = 5.0
 """So much of the time that the ledger gives is for what comes after the drain."""
+
+SILENT_S, ANSWERS_S = 30.0, 2.0
+"""So long more it waits for a ledger that doesn't answer at all, and what counts as that."""
 
 MOST_ALARMS = 3
 """So many belong to the sentence that says why there is no room."""
@@ -51,19 +55,26 @@ class Room:
         self._ledger.vouch_for(pid)
 
     def take(self, needs: Mapping[str, int]) -> str:
-        """Blocks until so much is this engine's. Why it is not; empty if it is."""
-        name = self._run_dir.name
-        try:
-            if needs:
+        """Blocks until so much is this engine's. Why it is not; empty if it is. Time in which the ledger doesn't answer
+        is none that it had.
+        """
+        name, until = self._run_dir.name, time.monotonic() + self._timeout_s + SILENT_S
+        while needs:
+            try:
                 self._lease = self._ledger.reserve(name, needs, priority=MOST_PATIENT, timeout_s=self._timeout_s)
                 self._ledger.set(self._lease, priority=URGENT)
-        except (NotInTime, Refused) as error:
-            return f"there is no room for {name}: {error}{self._figures(needs)}"
+                return ""
+            except (NotInTime, Refused) as error:
+                asked_at = time.monotonic()
+                why = f"there is no room for {name}: {error}{self._figures(needs)}"
+                was_silent = time.monotonic() > asked_at + ANSWERS_S / 2
+                if isinstance(error, Refused) or not was_silent or time.monotonic() > until:
+                    return why
         return ""
 
     def _figures(self, needs: Mapping[str, int]) -> str:
         """What is missing, as the ledger sees it now."""
-        with contextlib.suppress(ledger.ObserverError), ledger.Observer(self._host_dir) as observer:
+        with contextlib.suppress(ledger.ObserverError), ledger.Observer(self._host_dir, ANSWERS_S) as observer:
             status = observer.status()
             short = [
                 f"it takes {size(needs[one.device])} of {one.device}, where {size(one.available)} of {size(one.total)} "

@@ -2,15 +2,22 @@
 place for the other; no two are awake together, and what doesn't fit is said, and costs the other nothing.
 """
 
+import signal
 import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from engine_shim.engine import Setting
+from engine_shim.shell.room import Room
 from gms.observer import Observer as GmsObserver
 from tests.engine.kinds import REFERENCE, there
 from tests.engine.many import Host, Model
 from tests.engine.shims import House, Program, Shim
 from tests.support.waiting import until
+from vram.client import Lease, LedgerClient
 
 pytestmark = pytest.mark.skipif(REFERENCE not in there(), reason="the reference engine needs numpy")
 
@@ -104,6 +111,28 @@ def test_what_a_kv_cache_holds_is_parked_until_a_wake_that_has_room(host: Host) 
     status = chat.status()
     assert status is not None and status.holder is not None and status.holder.kept is not None
     assert shim.said().count("dropped=0 why=none") == 1
+
+
+def test_a_ledger_that_hangs_is_waited_for_and_is_no_want_of_room(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests were refused where a swap came while it hung."""
+    tries, answers, reserve = list[str](), list[str](), LedgerClient.reserve
+
+    def counted(self: LedgerClient, name: str, needs: Mapping[str, int], **more: Any) -> Lease:
+        tries.append(name)
+        return reserve(self, name, needs, **more)
+
+    monkeypatch.setattr(LedgerClient, "reserve", counted)
+    setting = Setting(host.directory / "lock" / "chat", "a", "", (), host_dir=host.directory)
+    room = Room(setting, lambda why: None, 3.0)
+    room.start()
+    host.ledger.stop()
+    waker = threading.Thread(target=lambda: answers.append(room.take({"host:0": 1 << 20})))
+    waker.start()
+    until(lambda: len(tries) > 1, "it asks again")
+    host.ledger.signal(signal.SIGCONT)
+    waker.join()
+    assert answers == [""] and room.take({"host:0": 1 << 30}) != ""
+    room.give_back()
 
 
 def test_a_death_gives_its_bytes_back_by_proof_and_the_ledgers_costs_nothing(host: Host) -> None:
