@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gms.memory.host import HostMemory
 from sidecar.kernel import process_tree
 from tests.engine.shims import House, Program, Shim
+from tests.support import processes
 
 MOST_MORE = 16 << 20
 """Bytes that servers and shims together may come to have more."""
@@ -30,9 +31,9 @@ def count(house: House, shims: Sequence[Shim], device: str = "0", door: Program 
 def resident(house: House, shims: Sequence[Shim], door: Program | None = None) -> dict[str, int]:
     """Bytes of those that live on, by name."""
     programs = {"lock": house.lock, "GMS": house.gms, "door": door, "shims": None}
-    found = {name: _resident(program.pid) for name, program in programs.items() if program}
-    found["GMS's devices"] = sum(map(_resident, of_devices(house)))
-    return found | {"shims": sum(_resident(shim.pid) for shim in shims)}
+    found = {name: processes.resident(program.pid) for name, program in programs.items() if program}
+    found["GMS's devices"] = sum(map(processes.resident, of_devices(house)))
+    return found | {"shims": sum(processes.resident(shim.pid) for shim in shims)}
 
 
 def grown(now: dict[str, int], first: dict[str, int], turns: int) -> list[str]:
@@ -50,8 +51,3 @@ def of_devices(house: House) -> list[int]:
 
 def _descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -48,6 +48,21 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def exchanged(port: int, data: bytes, *, half: bool = False) -> bytes:
+    """All that is answered to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:
+        sock.sendall(data)
+        if half:
+            sock.shutdown(socket.SHUT_WR)
+        found = b""
+        try:
+            while more := sock.recv(65536):
+                found += more
+        except ConnectionResetError:
+            pass
+        return found
+
+
 def ask(port: int, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """One request on a connection of its own, to its end."""
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from gateway.__main__ import main
 from tests.engine.shims import House, Program
 from tests.gateway import engine
-from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
+from tests.gateway.door import GatewayProgram, Stream, ask, exchanged, request_bytes
+from tests.support.processes import resident, run_here
 from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/at_the_door")]  # one house for all of them
@@ -45,21 +47,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 @pytest.fixture(scope="module")
 def door(house: House) -> GatewayProgram:
     return GatewayProgram(house, "--max-body", "64KiB", "--max-headers", "4KiB", "--request-s", "1").serving()
-
-
-def exchanged(port: int, data: bytes, *, half: bool = False) -> bytes:
-    """All that is answered to these bytes."""
-    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:
-        sock.sendall(data)
-        if half:
-            sock.shutdown(socket.SHUT_WR)
-        found = b""
-        try:
-            while more := sock.recv(65536):
-                found += more
-        except ConnectionResetError:
-            pass
-        return found
 
 
 def post(lines: str, body: bytes = b"") -> bytes:
@@ -355,22 +342,17 @@ def test_five_thousand_idle_connections_keep_no_client_from_being_served(house: 
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count = min(5000, most - 500)
     door = GatewayProgram(house, name="idle").serving()
-    before = _resident(door)
+    before = resident(door.pid)
     idle = [socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) for _ in range(count)]
     try:
         until(lambda: door.state()["connections"] >= count, "all of them are there")
         assert ask(door.port, "/v1/completions", BODY)[0] == 200
-        print(f"{count} idle connections take {(_resident(door) - before) / count / 1000:.1f} kB each")
+        print(f"{count} idle connections take {(resident(door.pid) - before) / count / 1000:.1f} kB each")
     finally:
         for sock in idle:
             sock.close()
     until(lambda: door.state()["connections"] <= 2, "all of them are gone")
     door.kill()
-
-
-def _resident(program: Program) -> int:
-    pages = int(Path(f"/proc/{program.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize(
@@ -385,5 +367,5 @@ def _resident(program: Program) -> int:
     ],
 )
 def test_a_persons_mistake_is_answered_with_a_sentence(words: tuple[str, ...], expected: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "gateway", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 64 and expected in done.stderr and "Traceback" not in done.stderr
+    code, _, said = run_here(main, *words)
+    assert code == 64 and expected in said and "Traceback" not in said

@@ -1,7 +1,6 @@
 """What clients can make a real door hold, and for how long: bodies, keys, clients that have left or never read."""
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.shims import House, Program
-from tests.gateway.door import GatewayProgram, ask, request_bytes
+from tests.gateway.door import GatewayProgram, ask, exchanged, request_bytes
+from tests.support.processes import resident
 from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("gateway/bounds")]  # one house for all of them
@@ -31,11 +31,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def door(house: House) -> GatewayProgram:
     """One without flags, for tests that look at no memory."""
     return GatewayProgram(house).serving()
-
-
-def resident(program: Program) -> int:
-    pages = int(Path(f"/proc/{program.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def upload(port: int, size: int, *lines: str, of: int = 60 * MIB, host: str = "127.0.0.1") -> socket.socket:
@@ -68,7 +63,7 @@ def test_unfinished_uploads_take_no_more_memory_in_the_fourth_wave_than_in_the_f
                 wave.enter_context(upload(door.port, 40 * MIB))
             until(lambda: door.state()["held_bytes"] >= 160 * MIB, "all of it is here")
         until(lambda: holds_nothing(door) and door.state()["connections"] <= 1, "all of them have gone")
-        seen.append(resident(door) // MIB)
+        seen.append(resident(door.pid) // MIB)
     print(f"after each wave it has {seen} MiB")
     assert max(seen) < 160, "what a client sent has gone with its connection"
     door.kill()
@@ -76,35 +71,35 @@ def test_unfinished_uploads_take_no_more_memory_in_the_fourth_wave_than_in_the_f
 
 def test_a_body_in_tiny_pieces_takes_what_is_counted(house: House) -> None:
     door = GatewayProgram(house, name="pieces").serving()
-    before = resident(door)
+    before = resident(door.pid)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
         sock.sendall(head + b"2\r\nab\r\n" * (2 * MIB))
         until(lambda: door.state()["held_bytes"] >= 4 * MIB, "all of it is here")
-        taken = resident(door) - before
+        taken = resident(door.pid) - before
     assert taken < 40 * MIB, f"4 MiB of a body take {taken // MIB} MiB"
     door.kill()
 
 
 def test_a_request_that_is_answered_takes_what_is_counted_and_nothing_when_its_client_has_gone(house: House) -> None:
     door = GatewayProgram(house, name="whole").serving()
-    before = resident(door)
+    before = resident(door.pid)
     body = {"prompt": "fault:silent " + "x" * 20 * MIB, "stream": True}
     with ExitStack() as crowd:
         for count in range(1, 5):
             sock = crowd.enter_context(socket.create_connection(("127.0.0.1", door.port), DEADLINE_S))
             sock.sendall(request_bytes("/v1/completions", body))
             until(lambda count=count: door.state()["in_flight"] == count, "the engine has it")  # type: ignore[misc]
-        held, taken = door.state()["held_bytes"], resident(door) - before
+        held, taken = door.state()["held_bytes"], resident(door.pid) - before
     assert held >= 80 * MIB and taken < held * 1.4, f"{held // MIB} MiB are counted, {taken // MIB} MiB taken"
     until(lambda: door.state()["in_flight"] == 0 and holds_nothing(door), "all of them have gone")
-    assert resident(door) - before < 40 * MIB
+    assert resident(door.pid) - before < 40 * MIB
     door.kill()
 
 
 def test_requests_behind_one_that_is_being_answered_are_held_within_the_bound(house: House) -> None:
     door = GatewayProgram(house, "--max-client-bodies", "8MiB", "--max-body", "1MiB", name="behind").serving()
-    before = resident(door)
+    before = resident(door.pid)
     one = request_bytes("/v1/completions", {"prompt": "fault:silent"}).replace(b"connection: close\r\n", b"")
     more = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n" * 50_000
     with ExitStack() as some:
@@ -114,7 +109,7 @@ def test_requests_behind_one_that_is_being_answered_are_held_within_the_bound(ho
                 sock.sendall(one + more)
             assert door.state()["held_bytes"] <= 9 * MIB
         assert ask(door.port, "/ready")[0] == 200, "what the door says itself it always says"
-        assert resident(door) - before < 64 * MIB
+        assert resident(door.pid) - before < 64 * MIB
     door.kill()
 
 
@@ -140,7 +135,7 @@ def test_without_a_key_a_connection_that_does_not_read_takes_next_to_nothing(hou
     (tmp_path / "keys").write_text("right\n")
     door = GatewayProgram(house, "--api-keys", str(tmp_path / "keys"), name="unread").serving()
     own = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
-    before = resident(door)
+    before = resident(door.pid)
     with ExitStack() as crowd:
         for number in range(40):
             sock = crowd.enter_context(socket.socket())
@@ -150,7 +145,7 @@ def test_without_a_key_a_connection_that_does_not_read_takes_next_to_nothing(hou
             with suppress(OSError):
                 sock.sendall(own * (20_000 if number % 2 else 50))
                 sock.sendall(bytes(4 * MIB))
-        held, taken = door.state()["held_bytes"], resident(door) - before
+        held, taken = door.state()["held_bytes"], resident(door.pid) - before
     assert held < 4 * MIB and taken < 24 * MIB, f"{held // MIB} MiB are counted, {taken // MIB} MiB taken"
     door.kill()
 
@@ -214,12 +209,7 @@ def test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version(
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_client_that_closes_its_sending_half_still_has_its_answer(door: GatewayProgram, version: str) -> None:
     asked = request_bytes("/v1/completions", {"prompt": "fault:slow", "max_tokens": 3})
-    with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
-        sock.sendall(asked.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
-        sock.shutdown(socket.SHUT_WR)
-        said = b""
-        while more := sock.recv(65536):
-            said += more
+    said = exchanged(door.port, asked.replace(b"HTTP/1.1", f"HTTP/{version}".encode()), half=True)
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and head.count(b"HTTP/1.1") == 1, head
     assert json.loads(body)["choices"], body

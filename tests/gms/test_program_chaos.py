@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gms.live import MIB, Ended, Failed, House, Program, houses
+from tests.support.processes import resident
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -205,7 +206,3 @@ def descriptors(process: subprocess.Popen[bytes]) -> int:
 
 def mappings(pid: int) -> int:
     return len(Path(f"/proc/{pid}/maps").read_text().splitlines())
-
-
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
