@@ -71,7 +71,9 @@ def wish_of(body: bytes, content_type: bytes) -> Wish:
         msgspec.json.decode(fields.get(_KWARGS, msgspec.Raw(b"null")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, f"the body can't be read: {error}") from None
-    return Wish(body, model if isinstance(model, str) else "", _read(own), bool(own), fields)
+    if not isinstance(model, str | None):
+        raise Refusal(400, f"model is a name in quotes, and not {msgspec.json.encode(model).decode()[:80]}")
+    return Wish(body, model or "", _read(own), bool(own), fields)
 
 
 def _of_form(body: bytes, between: bytes) -> Wish:

@@ -145,6 +145,8 @@ def test_a_requests_model_chooses_by_its_names_and_its_clients_profile(many: Man
     assert status == 404 and "is chat meant?" in said["error"]["message"]
     assert many.ask()[0] == 400
     assert many.ask(model="chat", x_priority="high")[0] == 400
+    status, _, said = many.ask(model=["chat"])
+    assert status == 400 and said["error"]["message"] == 'model is a name in quotes, and not ["chat"]'
     status, _, said = many.ask(model="chat", top_p=float("nan"))
     assert status == 400 and "the body can't be read" in said["error"]["message"]
     status, said = send(many, "POST", "/v1/completions", None)

@@ -238,10 +238,10 @@ def test_the_doors_own_fields_never_reach_an_engine() -> None:
 
 
 def test_what_needs_no_change_is_the_very_same_bytes() -> None:
-    assert wishes.wish_of(b'{"model": 5}', b"").model == ""
+    assert wishes.wish_of(b'{"model": null}', b"").model == ""
     many = b"{%b}" % b",".join(b'"f%d":1' % n for n in range(1001))
     parts = b"--b" + b"\r\n\r\nx\r\n--b" * 1001
-    for body in (b'{"model": "\xff"}', b'{"chat_template_kwargs": "\xff"}', many):
+    for body in (b'{"model": 5}', b'{"model": "\xff"}', b'{"chat_template_kwargs": "\xff"}', many):
         with pytest.raises(Refusal):
             wishes.wish_of(body, b"application/json")
     with pytest.raises(Refusal, match="a form may have 1000 parts"):
