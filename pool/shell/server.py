@@ -90,6 +90,7 @@ class Server(Shell):
         """Introduced connections -> whether each is a door."""
         self._watching: set[int] = set()
         self._said: dict[int, m.Outlook] = {}
+        self._answers: list[e.Answer] = []
         self._changes = 0
         self._listing = m.Listing()
         self.file, self._followed = DurableFile(options.run_dir, FILE), DurableFile(options.run_dir, FOLLOWED)
@@ -423,11 +424,8 @@ class Server(Shell):
         )
 
     def _do_answer(self, effect: e.Answer) -> None:
-        self.show()  # a door shows what it was told, and so does the next pool
-        done = effect.message
-        if done.ok and self._unwritable:
-            done = msgspec.structs.replace(done, detail=f"{done.detail}, but {self._unwritable}"[:2000])
-        self.connections.send(effect.conn, done)
+        self._answers.append(effect)
+        self.publish(effect)
 
     def _do_save(self, effect: e.Save) -> None:
         self._unsaved = self._publish = True
@@ -464,6 +462,16 @@ class Server(Shell):
         for conn in list(self._watching):
             self.connections.send(conn, self._listing)
         self._save()
+        self._answer()
+
+    def _answer(self) -> None:
+        """What was done has been shown by now, and the next pool knows it."""
+        answers, self._answers = self._answers, []
+        for effect in answers:
+            done = effect.message
+            if done.ok and self._unwritable:
+                done = msgspec.structs.replace(done, detail=f"{done.detail}, but {self._unwritable}"[:2000])
+            self.connections.send(effect.conn, done)
 
     def _save(self) -> None:
         if not self._unsaved:
