@@ -4,7 +4,7 @@ The rules stand at the top of `machine.py`; `turns.py` has how long a turn is.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,8 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     """Which models sleep, or are ended, and whose weights are parked, or dropped, so that so much more is free."""
     awake = [one for one in it.models.values() if one.name != model.name and one.state in ON_DEVICE]
     awake.sort(key=_missed(now))
-    when = {one.name: may_sleep(model, one, price(it, model, one), it.host, it.budget, now) for one in awake}
+    serve = [one for one in it.models.values() if one.state is State.AWAKE]
+    when = {one.name: may_sleep(model, one, price(it, model, one, serve), it.host, it.budget, now) for one in awake}
     ready = [(one, Wish.SLEEP) for one in awake if when[one.name].least <= now]
     later = [(one, Wish.SLEEP) for one in awake if now < when[one.name].least < math.inf]
     for options in _ways(it, model, ready, later, now):
@@ -104,7 +105,7 @@ def make_room(it: Picture, model: Model, lacking: Mapping[str, int], now: float)
     at = max((max(when[name]) for name in sleep), default=now)
     if at > now:
         return Blocked(at, f"its turn comes after that of {', '.join(sleep)}")
-    cost = max((price(it, model, it.models[name]) for name in sleep), default=0.0)
+    cost = max((price(it, model, it.models[name], serve) for name in sleep), default=0.0)
     of_dropped = [one for lead in drop for one in lead.region.models]
     at_rest = [one for one in of_dropped if one.child.running and one.state in AT_REST]
     end = (*(one.name for one in ends if one not in down), *(one.name for one in at_rest))
@@ -212,12 +213,11 @@ def _gives(it: Picture, model: Model, wish: Wish) -> Mapping[str, int]:
     return together((it.has(model, before), {device: -size for has in (after, missed) for device, size in has.items()}))
 
 
-def price(it: Picture, up: Model, down: Model) -> float:
-    """What a budget pays for this swap: its cost, in seconds, and less where others go on beside it."""
+def price(it: Picture, up: Model, down: Model, serve: Sequence[Model]) -> float:
+    """What a budget pays for this swap: its cost, in seconds, and less where others of those that `serve` go on."""
     moved, beside = up.needs(it.beside_weights), 0.0
     for device in down.rules.devices:
-        awake = [one for one in it.models.values() if one.state is State.AWAKE and one is not down]
-        rest = sum(one.needs(it.beside_weights).get(device, 0) for one in awake)
+        rest = sum(one.needs(it.beside_weights).get(device, 0) for one in serve if one is not down)
         if rest > 0:
             beside = max(beside, rest / (rest + moved.get(device, 0)))
     return cost_of(up, down) * (1 - beside)

@@ -1102,9 +1102,9 @@ def test_a_swap_costs_less_where_others_go_on_beside_it() -> None:
     pool = Pool("abc", sizes=dict.fromkeys("abc", 40))
     it, models = pool.machine.picture, pool.machine.models
     pool.awake("b", BUSY)
-    alone = price(it, models["a"], models["b"])
+    alone = price(it, models["a"], models["b"], [models["b"]])
     pool.awake("c", BUSY)
-    assert price(it, models["a"], models["b"]) == alone / 2 > 0
+    assert price(it, models["a"], models["b"], [models["b"], models["c"]]) == alone / 2 > 0
 
 
 def test_a_turn_is_awaited_also_where_an_engine_has_to_end_beside_it() -> None:
