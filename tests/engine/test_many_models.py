@@ -17,7 +17,7 @@ from tests.engine.kinds import REFERENCE, there
 from tests.engine.many import Host, Model
 from tests.engine.shims import House, Program, Shim
 from tests.support.waiting import until
-from vram.client import Lease, LedgerClient
+from vram.client import HOST_DIR_VARIABLE, TREE_VARIABLE, Lease, LedgerClient
 
 pytestmark = pytest.mark.skipif(REFERENCE not in there(), reason="the reference engine needs numpy")
 
@@ -122,6 +122,8 @@ def test_a_ledger_that_hangs_is_waited_for_and_is_no_want_of_room(host: Host, mo
         return reserve(self, name, needs, **more)
 
     monkeypatch.setattr(LedgerClient, "reserve", counted)
+    for name in (HOST_DIR_VARIABLE, TREE_VARIABLE):  # what its processes join by is this process's no longer than that
+        monkeypatch.setenv(name, "")
     setting = Setting(host.directory / "lock" / "chat", "a", "", (), host_dir=host.directory)
     room = Room(setting, lambda why: None, 3.0)
     room.start()
@@ -133,6 +135,7 @@ def test_a_ledger_that_hangs_is_waited_for_and_is_no_want_of_room(host: Host, mo
     waker.join()
     assert answers == [""] and room.take({"host:0": 1 << 30}) != ""
     room.give_back()
+    room._ledger.close()
 
 
 def test_a_death_gives_its_bytes_back_by_proof_and_the_ledgers_costs_nothing(host: Host) -> None:
