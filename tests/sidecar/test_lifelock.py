@@ -20,6 +20,7 @@ from sidecar.kernel.lifelock import (
 )
 from tests.support.children import Child, stay, wait_until_dead
 from tests.support.descriptors import no_descriptor_leaks
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,8 @@ def test_a_forked_grandchild_holds_it_after_the_taker_is_dead(tmp_path: Path) ->
             assert probe.locked()
             signal.pidfd_send_signal(grandchild, signal.SIGKILL)
             wait_until_dead(grandchild)
-            assert not probe.locked()
+            # Whatever looks at its memory at that moment (/proc, or the kernel's own watcher) keeps it for a while.
+            until(lambda: not probe.locked(), "it is free")
         os.close(grandchild)
 
 
