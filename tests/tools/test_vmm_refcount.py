@@ -1,6 +1,7 @@
 """`python -m tools.vmm_refcount`: what it says of host memory and of the emulated driver, that it notices wrong
 semantics, and that it leaves nothing behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -177,8 +178,13 @@ def begun() -> tuple[subprocess.Popen[str], list[Process], Path]:
     measured = next(line for line in lines if line.startswith("measured by"))
     next(line for line in lines if line.strip().startswith("alloc"))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    pids = until(lambda: children.read_text().split(), "it has children")
-    return process, [Process(int(pid)) for pid in pids], Path(measured.split(" locks on ")[1].strip()).parent
+
+    def living() -> list[Process]:
+        with contextlib.suppress(ProcessLookupError):  # a story ends as it is looked at, and the next one begins
+            return [Process(int(pid)) for pid in children.read_text().split()]
+        return []
+
+    return process, until(living, "it has children"), Path(measured.split(" locks on ")[1].strip()).parent
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
