@@ -391,15 +391,17 @@ class Machine:
                 model.region.models.append(model)
 
     def _take_weights(self, model: Model) -> None:
-        model.region.models.remove(model)
-        if not model.region.models:
-            del self.picture.regions[model.region.name]
-            self._leftovers.of.setdefault(model.region.name, Leftover())
+        region = model.region
+        region.models.remove(model)
+        if not region.models:
+            del self.picture.regions[region.name]
+            self._leftovers.of.setdefault(region.name, Leftover()).follows_from = region.follows_from
 
     def _region(self, name: str) -> Region:
         """The one that models have already, or a new one."""
         if (region := self.picture.regions.get(name)) is None:
-            region = self.picture.regions[name] = Region(name)
+            left = self._leftovers.of.get(name, Leftover())
+            region = self.picture.regions[name] = Region(name, follows_from=left.follows_from)
             for said in self.picture.gms.values():
                 region.seen(said)
         return region

@@ -260,8 +260,8 @@ class Model:
             return False
         if any(one.child.running and not (one.outdated or one.leaving) for one in region.models):
             return False  # it reads them
-        if region.models == [self] and ran:
-            return ran.partition(".")[0] != loads_as(self.rules.entry)
+        if region.models == [self] and ran and ran.partition(".")[0] != loads_as(self.rules.entry):
+            return True
         return bool(region.follows_from) and region.follows_from.isdisjoint(region.said)
 
     @property

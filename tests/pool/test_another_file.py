@@ -194,6 +194,22 @@ def test_weights_that_others_have_or_that_dont_follow_from_the_change_stay_for_a
     assert pool.wishes() == [("start", "a")]
 
 
+@pytest.mark.parametrize(("was", "comes"), ["ab", "ba"])
+def test_weights_of_a_name_that_one_model_leaves_to_another_are_dropped_before_that_one_starts(
+    was: str, comes: str
+) -> None:
+    """Both entries change at once. What the other one ran with follows from the same arguments, under another name."""
+    other = {"arguments": ["other"]}
+    pool = Pool("ab", entries={was: {"weights": "w"}, comes: other}, running=False)
+    pool.weights(w=10)
+    ran = {name: runs_as(pool.machine.models[name].rules.entry) for name in "ab"}
+    pool.launcher(**{name: e.Child(False, ends=1, runs_as=its) for name, its in ran.items()})
+    pool.entries = {comes: {"weights": "w", **other}}
+    pool.configure("ab")
+    pool.wants(comes)
+    assert pool.wishes() == [("drop", "w")]
+
+
 def test_one_that_was_taken_out_after_it_had_changed_answers_what_it_has_with_the_engine_that_it_has() -> None:
     """It was never waked again: its weights are an older entry's, and so is its engine (schedule 595)."""
     pool = Pool()
