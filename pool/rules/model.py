@@ -129,9 +129,10 @@ class Region:
 
     @property
     def said(self) -> frozenset[str]:
-        """By what those that stay, if any does, say of them now."""
-        staying = [one for one in self.models if not one.leaving]
-        return frozenset(loads_as(one.rules.entry) for one in staying or self.models)
+        """By what those that stay, if any does, say of them now. One that runs on may have others by its entry."""
+        those = [one for one in self.models if one.rules.entry.region == self.name]
+        staying = [one for one in those if not one.leaving]
+        return frozenset(loads_as(one.rules.entry) for one in staying or those)
 
     def mind_entries(self) -> None:
         """As long as one that has them says of them what it has said, or another does, they are the same."""

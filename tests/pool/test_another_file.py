@@ -210,6 +210,19 @@ def test_weights_of_a_name_that_one_model_leaves_to_another_are_dropped_before_t
     assert pool.wishes() == [("drop", "w")]
 
 
+def test_what_a_model_says_of_weights_that_it_is_to_have_says_nothing_of_those_that_it_runs_with() -> None:
+    """Those that shared them change later to the same arguments, and would be refused: theirs are older."""
+    pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
+    pool.launcher(a=e.Child(True, runs_as=runs_as(pool.machine.models["a"].rules.entry)))
+    pool.weights(w=10)
+    pool.entries = {"a": {"arguments": ["other"]}, "b": {"weights": "w"}}
+    pool.configure("ab")
+    assert not pool.machine.models["b"].has_older
+    pool.entries |= {"b": {"weights": "w", "arguments": ["other"]}}
+    pool.configure("ab")
+    assert pool.machine.models["b"].has_older
+
+
 def test_one_that_was_taken_out_after_it_had_changed_answers_what_it_has_with_the_engine_that_it_has() -> None:
     """It was never waked again: its weights are an older entry's, and so is its engine (schedule 595)."""
     pool = Pool()
