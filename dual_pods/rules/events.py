@@ -18,6 +18,15 @@ class Gone(NamedTuple):
     """The pod is there, and is neither a requester nor a server pod."""
 
 
+class Unread(NamedTuple):
+    """A node, or a server pod there, couldn't be read: a fault of ours."""
+
+    uid: str
+    node: str
+    what: str
+    fault: Exception
+
+
 class Listed(NamedTuple):
     """Everything that was there has been told."""
 
@@ -98,9 +107,11 @@ class Say(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One of ours, in the plan of a node."""
+    """One of ours, while a plan was made for a node, or in it for a requester."""
 
-    node: str
+    about: str
+    """The node, or the requester's uid."""
+    what: str
     fault: Exception
 
 
@@ -116,7 +127,7 @@ class Done(NamedTuple):
     accelerators: tuple[str, ...] = ()
 
 
-Event = Node | Requester | Server | Gone | Listed | Tells | Measured | Done | Look
+Event = Node | Requester | Server | Gone | Unread | Listed | Tells | Measured | Done | Look
 
 
 def key(effect: Effect) -> Key:
@@ -131,7 +142,7 @@ def key(effect: Effect) -> Key:
             return "mark", pod.uid
         case Relay(requester):
             return "relay", requester.uid
-        case Fault(node):
-            return "plan", node
+        case Fault(about):
+            return "plan", about
         case Say(pod, reason, sentence, once=once):
             return "say", pod.uid, reason, "" if once else sentence

@@ -78,9 +78,8 @@ class Machine:
         try:
             plan.make()
         except Exception as fault:  # a plan changes nothing but itself: nothing of it is half done
-            place.look_at = now + self.settings.pause_most_s
-            yield e.Fault(name, fault)
-            return
+            plan = Plan(place, self.settings, now)
+            plan.hold(f"plan {name}", fault)
         place.look_at = plan.look_at
         self.counts["evictions"] += plan.evictions
         for uid in place.requesters:
@@ -92,7 +91,7 @@ class Machine:
             self.counts["" if starts else _COUNTED.get(key[0], "")] += 1
             place.tries[key] = replace(place.tries.get(key, Try()), busy=True)
             yield effect
-        if place.node is None and not place.requesters and not place.servers:
+        if place.node is None and not (place.requesters or place.servers or place.unread):
             del self.places[name]
 
     def place(self, name: str) -> Place:
@@ -110,6 +109,7 @@ class Machine:
     def _node(self, node: Node, now: float) -> list[str]:
         place = self.place(node.name)
         self._where[node.uid] = node.name
+        place.unread.pop(node.uid, None)
         place.node, place.gone_since = node, None
         return [node.name]
 
@@ -124,6 +124,7 @@ class Machine:
             self._forget(self.places[was_at], pod.uid)
         self._where[pod.uid] = at
         place, touched = self.place(at), [was_at, at]
+        place.unread.pop(pod.uid, None)
         if pod.node and place.node is None and place.gone_since is None:  # made late, for a node that had gone
             place.gone_since = now
         if isinstance(pod, Requester):  # one that is new was made now, whatever the API server's clock says since
@@ -161,7 +162,7 @@ class Machine:
         self._where.pop(event.uid, None)
         if place is None:
             return []
-        if place.node is not None and place.node.uid == event.uid:
+        if place.node.uid == event.uid if place.node is not None else event.uid in place.unread:
             place.node, place.gone_since = None, now
         elif event.uid in place.servers:
             self._sleeps(place, place.servers[event.uid].accelerators, now)
@@ -171,10 +172,15 @@ class Machine:
     def _forget(self, place: Place, uid: str) -> None:
         known: dict[str, Any]
         its = place.accelerators, place.relayed, place.told_at, place.unready_since, self.waits
-        for known in (place.requesters, place.servers, place.told, *its):
+        for known in (place.requesters, place.servers, place.unread, place.told, *its):
             known.pop(uid, None)
         for key in [key for key in place.tries if uid in key]:
             del place.tries[key]
+
+    def _unread(self, event: e.Unread, now: float) -> list[str]:
+        place = self.place(self._where.setdefault(event.uid, event.node))
+        place.unread[event.uid] = event.what, event.fault
+        return [place.name]
 
     def _listed(self, event: e.Listed, now: float) -> list[str]:
         self.listed = True
@@ -266,6 +272,7 @@ _HANDLERS: dict[type[Any], Callable[[Machine, Any, float], list[str]]] = {
     Requester: Machine._pod,
     Server: Machine._pod,
     e.Gone: Machine._goes,
+    e.Unread: Machine._unread,
     e.Listed: Machine._listed,
     e.Tells: Machine._tells,
     e.Measured: Machine._measured,

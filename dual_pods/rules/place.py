@@ -79,6 +79,8 @@ class Place:
     gone_since: float | None = None
     requesters: dict[str, Requester] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
+    unread: dict[str, tuple[str, Exception]] = field(default_factory=dict)
+    """By uid: itself, or server pods of it, that couldn't be read when they were seen last. What was done, and why."""
     told: dict[str, Told] = field(default_factory=dict)
     accelerators: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What a requester has, since it said so."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from dual_pods.rules import building, names, victims
-from dual_pods.rules.events import Create, Effect, Key, Mark, Order, Query, Relay, Say, key
+from dual_pods.rules.events import Create, Effect, Fault, Key, Mark, Order, Query, Relay, Say, key
 from dual_pods.rules.facts import REST, Instance, Pod, Requester, Server
 from dual_pods.rules.place import Mode, Place, Seen, Settings, Try, View
 from dual_pods.rules.standing import Target
@@ -59,6 +59,9 @@ class Plan:
 
     def make(self) -> None:
         place = self.place
+        for unread in place.unread.values():  # what it has isn't known
+            self.hold(*unread)
+            return
         for uid, (server, instance) in self.view.bound.items():
             self.bindings[server.uid][instance] = uid
             for accelerator in self.view.accelerators(uid):
@@ -79,6 +82,19 @@ class Plan:
             self._mark_requester(requester)
         for server in self.view.running:
             self._mark_server(server)
+
+    def hold(self, what: str, fault: Exception) -> None:
+        """A fault of ours: all there stays as it is, and each requester is told so."""
+        known = Fault(self.place.name, what, fault)
+        self._do(known)
+        for requester in self.view.live:
+            phase, why = self._meets(requester, known)
+            self.waits[requester.uid] = phase, f"node {self.place.name} is left as it is: {why}"
+            self._mark_pod(requester, {}, {names.STATUS: self._status(requester)})
+
+    def _meets(self, requester: Requester, fault: Fault) -> tuple[Phase, str]:
+        why = self._do_for(requester, fault) or "a fault of the controller"
+        return Phase.READY if requester.ready else Phase.WAITING, why
 
     # -- doing -----------------------------------------------------------------------------------------------------
 
@@ -142,6 +158,8 @@ class Plan:
         except BadPatch as error:
             phase, sentence = Phase.REFUSED, str(error)
             self._say(requester, "Refused", sentence, warning=True)
+        except Exception as fault:  # one of ours is its alone: what was done for it may be done by itself
+            phase, sentence = self._meets(requester, Fault(requester.uid, f"plan {requester.name}", fault))
         since = self.place.unready_since.get(requester.uid, requester.created)
         if phase is Phase.READY:  # kubelet says so a moment later
             since = max(since, self.place.told_at.get(requester.uid, self.now))
@@ -497,9 +515,7 @@ class Plan:
 
     def _mark_requester(self, requester: Requester) -> None:
         server, instance = self.view.bound.get(requester.uid, (None, ""))
-        phase, sentence = self.waits[requester.uid]
-        status = {"Errors": [sentence] if phase is Phase.REFUSED else [], "Phase": phase.value, "Says": sentence}
-        annotations: dict[str, str | None] = {names.STATUS: json.dumps(status)}
+        annotations: dict[str, str | None] = {names.STATUS: self._status(requester)}
         if requester.uid in self.place.accelerators:
             annotations[names.ACCELERATORS] = ",".join(self.place.accelerators[requester.uid])
         if requester.old:
@@ -510,6 +526,11 @@ class Plan:
         marking = self._tried(Mark(requester, {}, {}))
         if marking.failures > _UNSAID:
             self._say(requester, "Failed", f"its status can't be written: {marking.why}", warning=True)
+
+    def _status(self, requester: Requester) -> str:
+        phase, sentence = self.waits[requester.uid]
+        errors = [sentence] if phase is Phase.REFUSED else []
+        return json.dumps({"Errors": errors, "Phase": phase.value, "Says": sentence})
 
     def _mark_server(self, server: Server) -> None:
         wanted, told = self.bindings[server.uid], self.place.told.get(server.uid)

@@ -118,6 +118,11 @@ def _admin_port(annotations: Mapping[str, str], container: Object) -> int:
     raise BadPatch(f"{names.ADMIN_PORT_NAME} is {text[:80]!r}: neither a port's number nor the name of a port of it")
 
 
+def node_of(spec: Object) -> str:
+    """A server pod's."""
+    return building.pinned_to(spec) or spec.get("nodeName") or ""
+
+
 def server(pod: Object) -> Server:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     its = _of_any(pod)
@@ -132,7 +137,7 @@ def server(pod: Object) -> Server:
         port, probe = building.DEFAULT_PORT, (building.DEFAULT_PORT, "/health")
     return Server(
         **its,
-        node=building.pinned_to(spec) or spec.get("nodeName") or "",
+        node=node_of(spec),
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),

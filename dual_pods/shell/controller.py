@@ -19,7 +19,7 @@ from typing import Any
 
 from dual_pods.rules import building, names, reading
 from dual_pods.rules import events as e
-from dual_pods.rules.facts import Ask, Requester
+from dual_pods.rules.facts import Ask, Pod, Requester
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
 from dual_pods.rules.strategic import BadPatch
@@ -187,9 +187,17 @@ class Work:
                 try:
                     seen(value)
                 except Exception as fault:
-                    if path != _NODES and reading.is_server(value):
-                        raise  # what it has isn't known, and would be promised once more
-                    self._fault(f"read {value['metadata']['name']}", fault)
+                    self._unread(path, value, fault)
+
+    def _unread(self, path: str, value: Object, fault: Exception) -> None:
+        """One of ours. Else what a server pod has would be promised once more, or let go with its node."""
+        meta = value["metadata"]
+        uid, name, what = meta["uid"], meta["name"], f"read {meta['name']}"
+        if path == _NODES or reading.is_server(value):
+            self.tell(e.Unread(uid, name if path == _NODES else reading.node_of(value["spec"]), what, fault))
+        else:  # it stays as it was read before
+            said = e.Say(Pod(uid, name, meta["namespace"]), "Failed", self._fault(what, fault), warning=True)
+            self._group.create_task(self._carry_out(said))
 
     def _node(self, node: Object) -> None:
         self.tell(reading.node(node, self.options.settings.taint))
@@ -338,7 +346,7 @@ class Work:
                 raise
 
     async def _plan(self, effect: e.Fault) -> None:
-        raise effect.fault
+        raise Failed(self._fault(effect.what, effect.fault))
 
     async def _relay(self, effect: e.Relay) -> None:
         try:

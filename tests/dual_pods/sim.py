@@ -60,7 +60,7 @@ def _depart(it: World, busy: dict[str, str]) -> None:
 
 
 def _fault(it: World) -> None:
-    kind = it.random.randrange(8)
+    kind = it.random.randrange(9)
     servers = [p for p in it.pods.values() if isinstance(p.fact, Server) and p.fact.running]
     if kind == 0:
         it.restart()
@@ -84,6 +84,9 @@ def _fault(it: World) -> None:
         it.feed(Node(f"uid-{name}", name, True, False))  # its taint is taken off for a while
         back = Node(f"uid-{name}", name, True, True)
         it.later(it.random.uniform(1, 30), lambda: it.feed(back) if name not in it.away else None)
+    elif kind == 7:
+        uids = [f"uid-{name}" for name in it.nodes] + [pod.fact.uid for pod in servers]
+        it.unread(it.random.choice(sorted(uids)), it.random.uniform(0.1, 100))
     elif servers:
         pod = it.random.choice(servers)
         it.feed(Tells(pod.fact.uid, None))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dual_pods.rules import building, names, reading
-from dual_pods.rules.events import Done, Listed, Tells
+from dual_pods.rules.events import Done, Tells
 from dual_pods.rules.facts import Requester
 from dual_pods.rules.machine import Machine
 from dual_pods.rules.place import Mode, Settings
@@ -140,26 +140,33 @@ def test_what_was_at_fault_is_what_its_pod_waits_for(monkeypatch: pytest.MonkeyP
     assert ended.group_contains(Heard)
 
 
-@pytest.mark.parametrize(("reads", "pod"), [("node", _requester), ("requester", _requester), ("server", _server)])
-def test_what_cant_be_read_of_a_node_or_a_requester_ends_nothing_and_a_server_pod_is_never_left_out(
-    reads: str, pod: Callable[[int], Object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("reads", ["node", "requester", "server"])
+def test_what_can_t_be_read_is_said_to_those_that_wait_for_it_and_ends_nothing(
+    reads: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a server pod has might be promised once more."""
+    """It ended each controller that led, and so all of the cluster's."""
+    said = list[str]()
+
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        if path.endswith("/events") and "a fault of the controller" in body["message"]:
+            raise Heard
+        said.append(path)
+        return self.pods[-1]
 
     def fault(*_: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    def listed(it: Machine, event: Any, now: float) -> list[Any]:
-        if isinstance(event, Listed):
-            raise Heard
-        return []
+    def pods(port: int) -> list[Object]:
+        pool = _server(port)
+        return [pool | {"metadata": pool["metadata"] | {"uid": "s", "name": "pool"}}, _requester(port)]
 
     monkeypatch.setattr(reading, reads, fault)
-    monkeypatch.setattr(Machine, "feed", listed)
+    monkeypatch.setattr(Kube, "ask", ask)
     with pytest.raises(BaseExceptionGroup) as ended:
-        _run(lambda port: [pod(port)])
-    assert ended.group_contains(ZeroDivisionError if reads == "server" else Heard)
-    assert (" fault what=" in capsys.readouterr().err) == (reads != "server")
+        _run(pods)
+    assert ended.group_contains(Heard) and not [path for path in said if "/pods/pool" in path], "nothing was promised"
+    what = {"node": "n", "requester": "a", "server": "pool"}[reads]
+    assert f' fault what="read {what}"' in capsys.readouterr().err
 
 
 def test_what_is_not_understood_of_a_pod_is_in_the_log_with_where_it_was(

@@ -48,25 +48,68 @@ def test_nothing_is_done_before_everything_that_is_there_has_been_told() -> None
     assert [e.key(effect)[0] for effect in it.feed(e.Listed(), 0.0)] == ["query", "mark"]
 
 
-def test_a_fault_in_the_plan_of_a_node_is_that_node_s_alone_and_is_tried_again_later(
-    monkeypatch: pytest.MonkeyPatch,
+def _keys(effects: list[e.Effect]) -> list[e.Key]:
+    return [e.key(effect)[:3] for effect in effects]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "about", "says"), [("_advance", "r", "ours"), ("_keep", "n", "node n is left as it is: ours")]
+)
+def test_a_fault_in_a_plan_is_a_requester_s_or_a_node_s_alone_and_they_say_so_until_it_is_over(
+    faulty: str, about: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended each controller that led, and so all of the cluster's."""
-    advance = Plan._advance
+    """It ended each controller that led, and so all of the cluster's. Nor is it told with each event of a node."""
+    makes, faults = getattr(Plan, faulty), [True]
 
-    def fault(it: Plan, requester: Requester) -> tuple[Phase, str]:
-        if it.place.name == "n" and it.now < 1000.0:
+    def fault(it: Plan, pod: Any) -> Any:
+        if it.place.name == "n" and pod.uid in ("r", "p") and faults[0]:
             raise ZeroDivisionError("ours")
-        return advance(it, requester)
+        return makes(it, pod)
 
-    monkeypatch.setattr(Plan, "_advance", fault)
+    monkeypatch.setattr(Plan, faulty, fault)
     it = Machine(Settings())
-    for event in (NODE, REQUESTER, replace(NODE, uid="n2", name="n2"), replace(REQUESTER, uid="r2", node="n2")):
+    more = replace(REQUESTER, uid="q", created=1.0), replace(NODE, uid="n2", name="n2")
+    for event in (NODE, REQUESTER, POOL, *more, replace(REQUESTER, uid="r2", node="n2")):
         it.feed(event, 0.0)
     effects = it.feed(e.Listed(), 0.0)
-    assert [e.key(effect) for effect in effects] == [("plan", "n"), ("query", "r2"), ("mark", "r2")]
-    assert it.feed(e.Done(effects[0], "a fault"), 1.0) == [] and 1.0 < it.places["n"].look_at < 1000.0
-    assert ("query", "r") in {e.key(effect) for effect in it.feed(e.Look(), 1000.0)}
+    assert ("plan", about) in _keys(effects) and (("query", "q") in _keys(effects)) == (about == "r")
+    assert _keys(effects)[-2:] == [("query", "r2"), ("mark", "r2")]
+    [met] = [effect for effect in effects if isinstance(effect, e.Fault)]
+    assert ("mark", "r") in _keys(effects)
+    told = it.feed(e.Done(met, "ours"), 0.0)
+    assert ("say", "r", "Failed") in _keys(told)
+    assert it.waits["r"] == (Phase.WAITING, says) and 0.0 < it.places["n"].look_at <= 1.0
+    assert ("plan", about) not in _keys(it.feed(replace(POOL, version="8"), 0.5))
+    assert ("plan", about) in _keys(it.feed(e.Look(), 1.0))
+    faults[0] = False
+    assert ("query", "r") in _keys(it.feed(replace(POOL, version="9"), 1.1)), "at once, not after a pause"
+
+
+@pytest.mark.parametrize(("uid", "seen"), [("uid-n", NODE), ("p", replace(POOL, version="6"))])
+def test_a_node_that_is_read_in_part_is_left_as_it_is_until_it_is_read_again(uid: str, seen: Any) -> None:
+    """One without its Node would be let go in a minute, and what a server pod has would be promised once more."""
+    it = _machine(REQUESTER, POOL, _told(State.AWAKE))
+    assert ("sleep", "p", "i") in it.places["n"].tries
+    it.feed(e.Done(e.Query(REQUESTER), accelerators=("0",)), 0.0)
+    it.places["n"].tries.clear()
+    unread = e.Unread(uid, "n", f"read {uid}", ZeroDivisionError("ours"))
+    keys = _keys(it.feed(unread, 1.0)) + _keys(it.feed(replace(REQUESTER, version="6", leaving=True), 2.0))
+    assert {key[0] for key in keys} == {"plan", "mark"}
+    assert not {key[0] for key in _keys(it.feed(e.Look(), 1000.0))} - {"plan"}
+    assert ("sleep", "p", "i") in _keys(it.feed(seen, 1001.0))
+
+
+def test_a_node_that_was_never_read_is_gone_since_it_went_and_is_forgotten_with_its_pods() -> None:
+    it = Machine(Settings())
+    for event in (e.Unread("uid-n", "n", "read n", ZeroDivisionError("ours")), POOL, e.Listed()):
+        it.feed(event, 0.0)
+    assert _keys(it.feed(e.Look(), 1000.0)) == [], "it was told, and is under way"
+    it.feed(e.Gone("uid-n"), 1000.0)
+    assert it.places["n"].gone_since == 1000.0
+    it.feed(e.Unread("p", "n", "read p", ZeroDivisionError("ours")), 1001.0)
+    assert it.feed(e.Look(), 2000.0) == [] and it.places
+    it.feed(e.Gone("p"), 2001.0)
+    assert not it.places
 
 
 def test_nothing_is_kept_of_what_has_gone() -> None:

@@ -39,6 +39,10 @@ class Violation(AssertionError):
     pass
 
 
+class Unreadable(Exception):
+    pass
+
+
 @dataclass
 class Engine:
     id: str
@@ -124,6 +128,8 @@ class World:
         """Orders that another server pod got, at an address that was given to it."""
         self.away = set[str]()
         """Nodes that aren't there."""
+        self.unreadable = set[str]()
+        """Uids of nodes and server pods that the controller can't read: a fault of its own."""
         self.hushed = False
         """No server pod says anything."""
         self.foreign: dict[str, int] = {}
@@ -191,7 +197,7 @@ class World:
         """The controller is killed, and another one begins: it is told the cluster, and no more."""
         self.machine, self.unseen = self._machine(), None
         for name in set(self.nodes) - self.away:
-            self.feed(Node(f"uid-{name}", name, True, True))
+            self._watched(Node(f"uid-{name}", name, True, True))
         for pod in list(self.pods.values()):
             self._show(pod)
         self.feed(e.Listed())
@@ -257,7 +263,26 @@ class World:
             self.feed(event)
         self.tell_all()
 
+    def unread(self, uid: str, seconds: float) -> None:
+        self.unreadable.add(uid)
+        self._see_again(uid)
+        self.later(seconds, lambda: self._readable(uid))
+
+    def _readable(self, uid: str) -> None:
+        self.unreadable.discard(uid)
+        self._see_again(uid)
+        self.tell_all()
+
+    def _see_again(self, uid: str) -> None:
+        if uid in self.pods:
+            self._changed(self.pods[uid])
+        elif uid.startswith("uid-") and (name := uid[4:]) not in self.away:
+            self._watched(Node(uid, name, True, True))
+
     def _watched(self, event: e.Event) -> None:
+        if isinstance(event, Node | Server) and event.uid in self.unreadable:
+            node = event.name if isinstance(event, Node) else event.node
+            event = e.Unread(event.uid, node, f"read {event.name}", Unreadable())
         if self.unseen is None:
             self.feed(event)
         else:
@@ -360,7 +385,9 @@ class World:
             self.feed(e.Done(effect, error, self.accelerators[asked.fact.uid] if asked is not None else ()))
 
     def _fault(self, effect: e.Fault) -> str:
-        raise effect.fault
+        if not isinstance(effect.fault, Unreadable):
+            raise effect.fault
+        return "it can't be read"
 
     def _say(self, effect: e.Say) -> str:
         return ""
@@ -460,7 +487,7 @@ class World:
         machine = self.machine
 
         def answers() -> None:
-            if self.machine is machine:  # else who asked is no more
+            if self.machine is machine and seen.uid not in self.unreadable:  # else who asked is no more
                 self.feed(seen)
 
         self.later(self.random.uniform(0, 3), answers)
