@@ -100,8 +100,8 @@ class Say(NamedTuple):
     reason: str
     sentence: str
     warning: bool = False
-    once: bool = False
-    """Whatever the words are by then."""
+    since: float | None = None
+    """It is said once of what goes on since then, whatever the words are by now."""
     again: bool = False
     """Each time that it happens."""
 
@@ -144,5 +144,5 @@ def key(effect: Effect) -> Key:
             return "relay", requester.uid
         case Fault(about):
             return "plan", about
-        case Say(pod, reason, sentence, once=once):
-            return "say", pod.uid, reason, "" if once else sentence
+        case Say(pod, reason, sentence, since=since):
+            return "say", pod.uid, reason, sentence if since is None else ""

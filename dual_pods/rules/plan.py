@@ -170,7 +170,7 @@ class Plan:
                 phase, sentence = Phase.WAKING, f"{sentence}, and its own pod isn't Ready: its log says why"
             if late <= self.now:
                 about = f"it isn't Ready after {self.settings.bound_s:g} s: {sentence}"
-                self._do(Say(requester, "Late", about, warning=True, once=True))
+                self._do(Say(requester, "Late", about, warning=True, since=requester.unready_since))
         return phase, sentence
 
     def _advance(self, requester: Requester) -> tuple[Phase, str]:

@@ -357,11 +357,12 @@ class Work:
         self._by.setdefault(effect.requester.uid, "wake")
 
     async def _say(self, effect: e.Say) -> None:
-        """Its name follows from its key, so a controller that begins anew says nothing twice."""
+        """Its name follows from its key and since when it is so: a controller that begins anew says nothing twice."""
         pod, now = effect.pod, datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if effect.reason == "Launching" and self._by.get(pod.uid) != "ready":
             self._by[pod.uid] = "launch"
-        name = f"{pod.name[:200].rstrip('.-')}.{names.digest([*e.key(effect), now if effect.again else ''])[:16]}"
+        which = now if effect.again else effect.since or ""
+        name = f"{pod.name[:200].rstrip('.-')}.{names.digest([*e.key(effect), which])[:16]}"
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         meta = {"name": name, "namespace": pod.namespace}
         body: Object = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about}

@@ -269,6 +269,39 @@ def test_what_is_late_is_so_by_the_clock_that_says_when_it_was_made(
     assert ended.group_contains(Heard) and said.count("Late") == 1, said
 
 
+def test_that_one_is_late_again_is_an_event_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server has the one of before for an hour, and a second one of its name is none."""
+    said = list[str]()
+
+    async def ask(self: Kube, method: str, path: str, body: Any = None, *_: Any) -> Object:
+        if body.get("reason") == "Late":
+            said.append(body["metadata"]["name"])
+        return self.pods[-1]
+
+    def shown(version: int, ready: bool) -> Object:
+        pod = _requester(1)
+        changed = {"type": "Ready", "status": str(ready), "lastTransitionTime": f"2026-11-28T1{version}:00:00Z"}
+        meta = pod["metadata"] | {"resourceVersion": str(version)}
+        return pod | {"metadata": meta, "status": {**RUNS, "conditions": [changed]}}
+
+    async def follow(self: Kube, path: str, log: Log) -> AsyncIterator[tuple[str, Object]]:
+        yield "ADDED", NODE if path.endswith("/nodes") else shown(2, ready=False)
+        yield "LISTED", {}
+        while path.endswith("/nodes") or not said:
+            await asyncio.sleep(0.01)
+        yield "MODIFIED", shown(3, ready=True)
+        yield "MODIFIED", shown(4, ready=False)
+        while len(said) < 2:
+            await asyncio.sleep(0.01)
+        raise Heard
+
+    monkeypatch.setattr(Kube, "ask", ask)
+    monkeypatch.setattr(Kube, "follow", follow)
+    with pytest.raises(BaseExceptionGroup) as ended:
+        _run(lambda port: [_requester(1)], lambda port: Options("ns", Settings(bound_s=0.01)))
+    assert ended.group_contains(Heard) and len({*said}) == 2, said
+
+
 def test_requesters_that_don_t_answer_keep_none_waiting_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async def accelerators(self: Servers, requester: Requester) -> None:
         if requester.uid == "u":
