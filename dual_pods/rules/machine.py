@@ -18,8 +18,9 @@ Nothing here has to outlive the process: a new machine is told the same pods and
     still missing is waited for, and named. Without a ledger: where more is in use than sleepers may hold. (plan.py)
  8. A requester becomes ready when its instance is awake, and unready first of all when its binding ends. Until then it
     asks the instance whether it still is; FMA's asks none, and is told (plan.py).
- 9. An instance that is promised to none goes to sleep, and is to wake no more by itself; in `direct`, or where its pod
-    doesn't run, that is deleted. Without a pool, not before its requester has ended (plan.py).
+ 9. An instance that is promised to none goes to sleep, and is to wake no more by itself; in `direct`, where its pod
+    doesn't run, or where another mode has left it, that is deleted. Without a pool, not before its requester has ended
+    (plan.py).
 10. What fails is said, and tried again after a pause that grows; what failed `tries` times is deleted and made anew,
     so it keeps no place. Where each instance has a pod, kubelet tries again, and says how often. (plan.py, here)
 11. A server pod counts until each of its containers has ended, however it was deleted; then its finalizer goes. One

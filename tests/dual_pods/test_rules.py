@@ -346,6 +346,28 @@ def test_a_requester_without_a_node_is_in_no_other_s_way(mode: Mode) -> None:
     assert it.ready(uid) and [s.uid for s in it.servers()] != [server.uid]
 
 
+@pytest.mark.parametrize(("before", "after"), [(Mode.SLEEP, Mode.SWAP), (Mode.SWAP, Mode.SLEEP)])
+def test_what_sleeps_goes_where_the_next_controller_has_another_mode_and_what_is_bound_stays(
+    before: Mode, after: Mode
+) -> None:
+    """None would wake it, and in `swap` no ledger knows what it has."""
+    it, uid = _served(before, 60 * GIB)
+    other = it.request("b", "n", ("n-1",), "llama", 60 * GIB)
+    it.run(120)
+    it.leave(other)
+    it.run(180)
+    [bound] = [engine for engine in it._engines() if engine.state is State.AWAKE]
+    it.settings = replace(it.settings, mode=after)
+    it.restart()
+    it.run(240)
+    assert it.ready(uid) and it._engines() == [bound]
+    it.leave(uid)
+    more = it.request("c", "n", ("n-1",), "phi", 60 * GIB)
+    it.run(600)
+    assert it.ready(more) and {server.pool for server in it.servers()} == {after is Mode.SWAP}
+    it.quiet()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_pod_that_ends_by_itself_is_said_deleted_and_made_anew(mode: Mode) -> None:
     it, uid = _served(mode)
