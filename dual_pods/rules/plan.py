@@ -473,9 +473,8 @@ class Plan:
         begins = it.state in (State.LOADING, State.WAKING) and not self.view.is_silent(server)
         in_the_way = begins and not it.accelerators.isdisjoint(self.promised)
         failed = it.state is State.FAILED or self._failed_often(seen)
-        has_no_engine = not server.pool and not server.running
         goes = Mode.DIRECT, Mode.SLEEP if server.pool else Mode.SWAP  # what another mode has left
-        if self.settings.mode in goes or failed or in_the_way or has_no_engine:
+        if self.settings.mode in goes or failed or in_the_way or not server.running:
             self._do(_deletion(seen))
         elif it.state is State.AWAKE or it.wanted:
             order = Order("sleep", server, it.id)
@@ -508,7 +507,7 @@ class Plan:
             return ""
         if not node.usable:
             return f"node {node.name} isn't the controller's any more"
-        is_empty = not told.instances if told is not None else server.pool and not server.running
+        is_empty = not told.instances if told is not None else not server.running
         asked_for = self.settings.mode is Mode.SWAP and (self.settings.taint or self.view.live)
         return "it runs nothing, and no requester is there" if is_empty and not asked_for else ""
 

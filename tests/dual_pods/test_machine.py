@@ -73,7 +73,7 @@ def test_a_fault_in_a_plan_is_a_requester_s_or_a_node_s_alone_and_they_say_so_un
         it.feed(event, 0.0)
     effects = it.feed(e.Listed(), 0.0)
     assert ("plan", about) in _keys(effects) and (("query", "q") in _keys(effects)) == (about == "r")
-    assert _keys(effects)[-2:] == [("query", "r2"), ("mark", "r2")]
+    assert _keys(effects)[-2:] == [("query", "r2"), ("mark", "r2")] and "a fault of the controller" in it.waits["r"][1]
     [met] = [effect for effect in effects if isinstance(effect, e.Fault)]
     assert ("mark", "r") in _keys(effects)
     told = it.feed(e.Done(met, "ours"), 0.0)
@@ -81,8 +81,10 @@ def test_a_fault_in_a_plan_is_a_requester_s_or_a_node_s_alone_and_they_say_so_un
     assert it.waits["r"] == (Phase.WAITING, says) and 0.0 < it.places["n"].look_at <= 1.0
     assert ("plan", about) not in _keys(it.feed(replace(POOL, version="8"), 0.5))
     assert ("plan", about) in _keys(it.feed(e.Look(), 1.0))
+    it.feed(replace(REQUESTER, version="8", ready=True), 1.0)
+    assert it.waits["r"][0] is Phase.READY
     faults[0] = False
-    assert ("query", "r") in _keys(it.feed(replace(POOL, version="9"), 1.1)), "at once, not after a pause"
+    assert ("query", "r") in _keys(it.feed(replace(POOL, version="9"), 1.1)), "at once, and after no pause"
 
 
 @pytest.mark.parametrize(("uid", "seen"), [("uid-n", NODE), ("p", replace(POOL, version="6"))])
@@ -110,6 +112,8 @@ def test_a_node_that_was_never_read_is_gone_since_it_went_and_is_forgotten_with_
     assert it.feed(e.Look(), 2000.0) == [] and it.places
     it.feed(e.Gone("p"), 2001.0)
     assert not it.places
+    assert _keys(it.feed(e.Unread("q", "n", "read q", ZeroDivisionError("ours")), 2002.0)) == [("plan", "n")]
+    assert it.places, "what it has isn't known"
 
 
 def test_nothing_is_kept_of_what_has_gone() -> None:

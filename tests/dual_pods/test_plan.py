@@ -199,7 +199,7 @@ def test_an_instance_that_is_awake_already_needs_no_room() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.SLEEP, Mode.DIRECT])
 def test_where_each_instance_has_a_pod_it_comes_with_its_promise(mode: Mode) -> None:
-    plan = _plan(REQUESTER, POOL, told=[], memory=None, mode=mode)
+    plan = _plan(REQUESTER, mode=mode)
     [create] = _of(plan, Create)
     meta = create.body["metadata"]
     name = "n-1-dual" if mode is Mode.DIRECT else f"n-1-dual-{QWEN[1:]}"
@@ -210,9 +210,9 @@ def test_where_each_instance_has_a_pod_it_comes_with_its_promise(mode: Mode) -> 
     assert _says(plan) == [("Launching", f"server pod {name} is made for it, with instance {QWEN}", False)]
     assert _waits(plan, Phase.LAUNCHING, f"server pod {name} is being made")
     key = "create", "n", name
-    busy = _plan(REQUESTER, POOL, told=[], memory=None, mode=mode, tries={key: Try()})
+    busy = _plan(REQUESTER, mode=mode, tries={key: Try()})
     assert not _of(busy, Create) and not _says(busy), "once at a time"
-    failed = _plan(REQUESTER, POOL, told=[], memory=None, mode=mode, tries={key: Try(False, 1, 9.0, "quota")})
+    failed = _plan(REQUESTER, mode=mode, tries={key: Try(False, 1, 9.0, "quota")})
     assert _waits(failed, Phase.LAUNCHING, "quota") and _says(failed) == [("Failed", "quota", True)]
 
 
@@ -643,17 +643,19 @@ def test_an_engine_without_a_pool_stays_awake_while_its_last_requester_may_pass_
         (replace(SINGLE, instance="i"), State.AWAKE, [("sleep", "i")]),
         (replace(SINGLE, instance="i"), State.FAILED, [("delete-pod", "")]),
         (replace(SINGLE, instance="i"), State.OFF, []),
+        (replace(SINGLE, instance="i", running=False), State.OFF, [("delete-pod", "")]),
     ],
 )
 def test_what_is_promised_to_none_comes_to_rest(server: Server, state: State, orders: list[tuple[str, str]]) -> None:
-    plan = _plan(server, told=[_it("i", state)])
+    mode = Mode.SWAP if server.pool else Mode.SLEEP
+    plan = _plan(server, told=[_it("i", state)], mode=mode)
     assert _orders(plan) == orders
     says = ("Sleeping", "instance i goes to sleep: no requester has it", False)
     assert _says(plan) == ([says] if orders == [("sleep", "i")] else [])
-    busy = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): Try()})
+    busy = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): Try()}, mode=mode)
     assert not _says(busy), "it was said when it was asked for"
     for known in (Try(False, until=1.0), Try(False, 1, 1.0, "refused")):
-        again = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): known}, now=2.0)
+        again = _plan(server, told=[_it("i", state)], tries={("sleep", server.uid, "i"): known}, now=2.0, mode=mode)
         assert _orders(again) == orders and not _says(again), "it is only asked for again"
 
 
@@ -675,8 +677,8 @@ def test_what_begins_for_none_where_another_one_is_promised_goes(state: State) -
     assert ("delete", "i") in _orders(plan)
     elsewhere = Instance("i", state, frozenset("1"))
     assert ("delete", "i") not in _orders(_plan(REQUESTER, BOUND, told=[_it(), elsewhere]))
-    unheard = replace(SINGLE, instance="i")
-    plan = _plan(REQUESTER, BOUND, unheard)
+    bound, unheard = replace(SINGLE, bindings={QWEN: "r"}), replace(SINGLE, uid="u", name="unheard", instance="i")
+    plan = _plan(REQUESTER, bound, unheard, mode=Mode.SLEEP)
     assert ("delete-pod", "") not in _orders(plan), "it may be asleep"
 
 
@@ -724,17 +726,19 @@ def test_a_server_pod_that_has_ended_goes_and_nothing_of_it_before(server: Serve
 def test_what_is_promised_to_none_goes_with_the_taint_of_its_node(
     pods: tuple[Requester | Server, ...], told: list[Instance] | None, goes: bool
 ) -> None:
-    plan = _plan(*pods, told=told, node=replace(NODE, usable=False), taint="t")
+    mode = Mode.SLEEP if SINGLE.name == pods[0].name else Mode.SWAP
+    plan = _plan(*pods, told=told, node=replace(NODE, usable=False), taint="t", mode=mode)
     assert (("delete-pod", "") in _orders(plan)) == goes
     says = f"server pod {pods[0].name} goes: node n isn't the controller's any more"
     assert (("Needless", says, False) in _says(plan)) == goes
-    assert ("delete-pod", "") not in _orders(_plan(*pods, told=told, taint="t")), "it is the controller's"
+    assert ("delete-pod", "") not in _orders(_plan(*pods, told=told, taint="t", mode=mode)), "it is the controller's"
 
 
 def test_one_that_still_answers_keeps_no_other_server_pod_there() -> None:
-    place = Place("n", replace(NODE, usable=False), servers={"p": POOL, "s": replace(SINGLE, instance="i")})
-    place.told = {"p": Told({"i": _it("i", State.AWAKE)}), "s": Told({"i": _it("i")})}
-    plan = Plan(place, Settings(taint="t"), 0.0)
+    answers = replace(SINGLE, uid="a", name="answers", instance="j")
+    place = Place("n", replace(NODE, usable=False), servers={"a": answers, "s": replace(SINGLE, instance="i")})
+    place.told = {"a": Told({"j": _it("j", State.AWAKE)}), "s": Told({"i": _it("i")})}
+    plan = Plan(place, Settings(Mode.SLEEP, taint="t"), 0.0)
     plan.make()
     assert [e.server.name for e in plan.effects if isinstance(e, Order) and e.what == "delete-pod"] == ["single"]
 
