@@ -25,7 +25,7 @@ from sidecar.kernel import durable, port_owner
 TIMEOUT_S = 2.0
 STARTING = "is starting it"
 BY_ITSELF = "starts it again by itself, and its output says why it ended"
-ENDS = "was told to end, and ends them all"
+ENDS = "ends them all"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 DOOR = "http://localhost:8000"
 """Where to ask for a door that no `failover up` has told of: its own default, and in a pod the chart's."""
@@ -46,7 +46,7 @@ class UpFacts:
     models: bool = False
     """It has many models, each with a run directory of its own."""
     ending: bool = False
-    """It was told to end: what has ended stays so."""
+    """It ends everything: what has ended stays so."""
 
     def write(self, run_dir: Path) -> None:
         """Unless it says so already. Not worth ending a pair: without it `failover status` has no row for the door."""
@@ -90,7 +90,7 @@ class Seen:
     starting: bool = False
     """`failover up` has begun, and no engine has served yet."""
     ending: bool = False
-    """It was told to end."""
+    """It ends everything."""
     last_served: dict[str, str] | None = None
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
     no_room: str = ""

@@ -97,6 +97,11 @@ class Tree:
         """With what a program ended whose start failed. The next try says it again, which a person needn't read."""
 
     @property
+    def ending(self) -> bool:
+        """What ends is started no more."""
+        return bool(self.told) or self.because is not None
+
+    @property
     def base(self) -> list[Child]:
         return [child for child in self.supervisor.children if child.name in self.base_names]
 
@@ -119,7 +124,7 @@ class Tree:
         self.supervisor.loop.deliver(numbers, self._on_signal)
 
     def until(self, done: Callable[[], bool], poll_s: float = LOOK_S) -> None:
-        while not self.told and self.because is None and not done():
+        while not self.ending and not done():
             self.supervisor.turn(time.monotonic() + poll_s)
             self.mind()
 

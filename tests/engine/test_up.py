@@ -26,7 +26,7 @@ from engine_shim.cli.pair_parts import Options, children
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.pair_status import NO_LOCK, reached
 from engine_shim.cli.tree import Tree
-from engine_shim.cli.up import CannotStart
+from engine_shim.cli.up import CannotStart, Up
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
@@ -191,7 +191,7 @@ def test_told_to_end_twice_everything_ends_at_once_and_ctrl_c_at_a_command_that_
     until(lambda: "state=Draining" in up.said(), "it drains")
     waits.signal(signal.SIGINT)
     assert waits.code() == 130 and waits.said() == ""
-    until(lambda: "which was told to end)" in _shown(house), "status says that nothing starts again")
+    until(lambda: "which ends everything)" in _shown(house), "status says that nothing starts again")
     up.signal(signal.SIGINT)
     assert up.code() == 128 + signal.SIGINT, "what was under way was not finished"
     for process in everything:
@@ -320,6 +320,16 @@ def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serve
     assert pair.put_right() == {"a", "b"} and not pair.given_up
     assert pair.met("a", served=True, steady=True) == GiveUp(("b",))
     assert pair.met("lock", served=True, steady=True) == EndAll()
+
+
+def test_what_ends_because_of_a_part_that_cant_be_started_is_known_to_end(tmp_path: Path) -> None:
+    up = Up(Options(tmp_path, "reference", (), "1GiB", ("a", "b"), (), ()))
+    facts = [UpFacts.read(tmp_path).ending]
+    up.base[0].hopeless, up.base[0].code = True, 64
+    up.mind()
+    facts += [UpFacts.read(tmp_path).ending]
+    assert facts == [False, True] and not up.told
+    up.cleaned()
 
 
 @chaos
@@ -462,7 +472,7 @@ def test_while_a_pair_starts_or_ends_what_isnt_there_is_no_alarm(
         assert main(["status", "--run-dir", str(tmp_path)]) == 1
         shown = capsys.readouterr().out
         assert shown.count(f"; failover up {who}") == 3 and shown.count("\nalarm ") == alarms, shown
-        assert ("which was told to end" in shown) == facts.ending, shown
+        assert ("which ends everything" in shown) == facts.ending, shown
 
 
 @chaos
