@@ -160,7 +160,6 @@ class ModelsUp(Tree):
             options, place = self.options, self.options.run_dir_of(name)
             try:
                 make_private_directory(place)
-                UpFacts(options.address, ()).write(place)  # which door its clients come to
             except OSError as error:
                 self._note_end(name, message.runs_as, f"its directory {place} can't be used: {error.strerror}")
                 return

@@ -475,6 +475,21 @@ def test_while_a_pair_starts_or_ends_what_isnt_there_is_no_alarm(
         assert ("which ends everything" in shown) == facts.ending, shown
 
 
+def test_what_starts_or_ends_one_model_of_many_is_its_hosts_failover_models_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair_look, "up_pid", lambda run_dir: os.getpid() if run_dir == tmp_path else None)
+    (run_dir := tmp_path / "lock" / "chat" / "engine").mkdir(parents=True)
+    (run_dir / "a.lock").touch()
+    for who, ending, alarms in ((pair_look.BY_ITSELF, False, 2), (pair_look.ENDS, True, 0)):
+        UpFacts("http://127.0.0.1:1", ("host:0",), models=True, ending=ending).write(tmp_path)
+        assert main(["status", "--run-dir", str(run_dir.parent)]) == 1
+        shown = capsys.readouterr().out
+        said = f"(failover models up: process {os.getpid()}{', which ends everything' * ending})"
+        assert said in shown and "gms" not in shown and "lockserver" not in shown, shown
+        assert shown.count(f"; failover models up {who}") == 2 + ending and shown.count("\nalarm ") == alarms, shown
+
+
 @chaos
 @REFERENCE
 def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House) -> None:
