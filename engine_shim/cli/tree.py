@@ -21,6 +21,7 @@ from typing import Any
 
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import UP_LOCK
+from sidecar.kernel import process_setup
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
@@ -90,6 +91,7 @@ class Tree:
         """Signals to end."""
         self.because: Child | None = None
         """Everything ends because of this one."""
+        self._outlives_its_terminal = process_setup.outlives_its_terminal()
         self.last_words: dict[str, str] = {}
         self._code = 0
         self._json = os.environ.get("FAILOVER_LOG_FORMAT") == "json"
@@ -191,7 +193,7 @@ class Tree:
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:
             self.supervisor.collect()
-        elif not self.signalled(number):
+        elif not self.signalled(number) and not (number == signal.SIGHUP and self._outlives_its_terminal):
             self.told.append(number)
 
     def _relay(self, name: str, line: str) -> None:

@@ -39,7 +39,7 @@ from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
-from tests.engine.shims import House, Program
+from tests.engine.shims import House, Program, Shim
 from tests.support.children import Child
 from tests.support.processes import ROOT, Process, cmdline
 from tests.support.root import needs_root
@@ -52,9 +52,10 @@ NO_OBJECTS = ['{"event": "cut o', "{'a': 1}", "7", '{"a":' * 10_000]
 TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
 
 
-def failover(house: House, name: str, *words: str) -> Program:
+def failover(house: House, name: str, *words: str, through: tuple[str, ...] = ()) -> Program:
     command, *rest = words
-    program = Program(house, name, "engine_shim.cli.failover", command, "--run-dir", str(house.run_dir), *rest)
+    line = ("engine_shim.cli.failover", command, "--run-dir", str(house.run_dir), *rest)
+    program = Program(house, name, *line, through=through)
     house.add(program)
     return program
 
@@ -177,6 +178,20 @@ def test_what_is_killed_of_it_is_started_again_and_ctrl_c_ends_everything_after_
         process.wait()
     assert "state=Draining" in up.said() and "Traceback" not in up.said()
     assert up.said().splitlines()[-1].endswith("everything has ended")
+
+
+@chaos
+def test_what_nohup_has_started_outlives_its_terminal(house: House) -> None:
+    up = failover(house, "up", "up", *TOY, through=("nohup",))
+    shim = Shim(house, KIND, "x", "--run-dir", str(house.directory / "other"), through=("nohup",))
+    house.add(shim)
+    for program, there, ends in ((up, "run directory", "SIGTERM: the engine"), (shim, "shim probes", "(SIGTERM)")):
+        until(lambda program=program, there=there: there in program.said(), "it has begun")  # type: ignore[misc]
+        program.signal(signal.SIGHUP)
+        status = Path(f"/proc/{program.pid}/status")
+        until(lambda status=status: "ShdPnd:\t0000000000000000" in status.read_text(), "it has come")  # type: ignore[misc]
+        program.signal(signal.SIGTERM)
+        assert program.code() == 0 and ends in program.said() and "SIGHUP" not in program.said(), program.said()
 
 
 @chaos
