@@ -9,11 +9,11 @@ One thread does all of this. What this file may not do: know any of the programs
 """
 
 import contextlib
+import io
 import json
 import os
 import signal
 import stat
-import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -26,7 +26,7 @@ from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 from sidecar.terminal.formatting import unquoted
-from sidecar.terminal.logs import Log
+from sidecar.terminal.logs import Log, Output
 
 REST_END_S = 5.0
 """How long those that the others stand on may take to end; they have nothing to finish."""
@@ -94,6 +94,9 @@ class Tree:
         self._outlives_its_terminal = process_setup.outlives_its_terminal()
         self.last_words: dict[str, str] = {}
         self._code = 0
+        self._output = Output("stdout")
+        self._unread = 0
+        """Lines that were dropped because there was no room for them."""
         self._json = os.environ.get("FAILOVER_LOG_FORMAT") == "json"
         self._said_why: set[tuple[str, str]] = set()
         """With what a program ended whose start failed. The next try says it again, which a person needn't read."""
@@ -112,14 +115,20 @@ class Tree:
         return [child for child in self.supervisor.children if child.name not in self.base_names]
 
     def say(self, name: str, line: str) -> None:
-        """To a person; to a collector each line is an object: a program's own, or one with what it printed."""
-        if self._json and not _said_as_object(line):
-            Log(name, json=True, stream=sys.stdout).info("printed", text=line)
-            return
-        try:
-            print(line if self._json else f"{name:<{self.width}} | {line}", flush=True)
-        except (OSError, ValueError):
-            return  # it is read no more; the engines serve on
+        """To a person; to a collector each line is an object: a program's own, or one with what it printed. An output
+        that isn't read (a pager, Ctrl-S) stops nothing.
+        """
+        missing = [("up", f"{self._unread} lines are missing: this output was not read")] if self._unread else []
+        said = "".join(self._line(*one) for one in (*missing, (name, line)))
+        self._unread = 0 if self._output.write(said) else self._unread + 1
+
+    def _line(self, name: str, line: str) -> str:
+        if not self._json:
+            return f"{name:<{self.width}} | {line}\n"
+        if _said_as_object(line):
+            return f"{line}\n"
+        Log(name, json=True, stream=(printed := io.StringIO())).info("printed", text=line)
+        return printed.getvalue()
 
     def listen_to_signals(self) -> None:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)

@@ -185,13 +185,30 @@ def test_what_nohup_has_started_outlives_its_terminal(house: House) -> None:
     up = failover(house, "up", "up", *TOY, through=("nohup",))
     shim = Shim(house, KIND, "x", "--run-dir", str(house.directory / "other"), through=("nohup",))
     house.add(shim)
-    for program, there, ends in ((up, "run directory", "SIGTERM: the engine"), (shim, "shim probes", "(SIGTERM)")):
-        until(lambda program=program, there=there: there in program.said(), "it has begun")  # type: ignore[misc]
+    for program, begun, ends in ((up, "run directory", "SIGTERM: the engine"), (shim, "shim probes", "(SIGTERM)")):
+        until(lambda program=program, begun=begun: begun in program.said(), "it has begun")  # type: ignore[misc]
         program.signal(signal.SIGHUP)
         status = Path(f"/proc/{program.pid}/status")
         until(lambda status=status: "ShdPnd:\t0000000000000000" in status.read_text(), "it has come")  # type: ignore[misc]
         program.signal(signal.SIGTERM)
         assert program.code() == 0 and ends in program.said() and "SIGHUP" not in program.said(), program.said()
+
+
+@chaos
+def test_an_output_that_isnt_read_stops_nothing_and_is_told_later_how_much_it_misses(house: House) -> None:
+    """The one thread of `failover up` waited for a pager: what died was started no more, and Ctrl-C did nothing."""
+    os.mkfifo(fifo := house.directory / "fifo")
+    full = f'exec 3<>{fifo}; head -c 65536 /dev/zero >&3; exec "$@" >&3 2>&3 3>&-'
+    up = failover(house, "up", "up", *TOY, through=("sh", "-c", full, "sh"))
+    until(lambda: whole(house), "the pair is whole")
+    with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader:
+        assert reader.read(65536) == bytes(65536)
+        next(process for process in children_of(up) if b"-m\0lockserver\0" in cmdline(process.pid)).kill()
+        said = until(lambda: reader.read(65536), "there is room again")
+    assert re.match(rb"up   \| [0-9]+ lines are missing: this output was not read\n", said), said
+    until(lambda: whole(house), "the lock server was started again")
+    up.signal(signal.SIGINT)
+    assert up.code() == 0
 
 
 @chaos
