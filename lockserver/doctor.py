@@ -225,7 +225,7 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
     in_all, free = space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail
     found = f"{size(in_all)}, {size(free)} free"
     if patient.status is not None and patient.status.holder is not None and not _seen_of_the_holder(patient):
-        yield ok("/dev/shm", f"{found}; engines are elsewhere, and have their own")
+        yield ok("/dev/shm", f"{found}; no process of the holder is seen from here, and it may have another one")
     elif in_all <= SHM_SMALL:
         do = "too small where an engine has several processes: docker run --shm-size, or an emptyDir of medium Memory"
         yield warn("/dev/shm", found, do)

@@ -83,7 +83,7 @@ examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
                                       gmsctl status --json), engines, door, starting, ending, last_served, lock_why,
-                                      no_room, refused, serving, redundant, redundancy
+                                      no_room, refused, of_many, serving, redundant, redundancy
 """
 DOCTOR_EXAMPLES = """\
 examples:

@@ -20,12 +20,12 @@ from engine_shim.cli import part_environment
 from engine_shim.cli.pair_parts import DOOR_MODULE
 from engine_shim.rules.hopeless_parts import DOOR, GMS, LEDGER, LOCK, POOL
 from engine_shim.shell import known_engines
+from engine_shim.shell.shim_status import LOCKS
 from pool.entries import Entry
 from pool.models_file import ModelsFile, model_rules, size
 from sidecar.machine.supervisor import Child
 from sidecar.wire import tcp
 
-LOCKS = "lock"
 ENGINE_IDS = ("a", "b")
 BASE = (LOCK, LEDGER, GMS)
 ROOM_S = 10.0

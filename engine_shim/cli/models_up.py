@@ -109,7 +109,7 @@ class ModelsUp(Tree):
         for child in self.above:
             child.start_at = 0.0
         self.until(self._door_ready, poll_s=POLL_S)
-        if not self.told and self.because is None:
+        if not self.ending:
             self._worked = True
             self._write_facts()
             for line in welcome(options.address, next(iter(options.spec.models), "")):
@@ -119,7 +119,7 @@ class ModelsUp(Tree):
 
     def _write_facts(self) -> None:
         options, starting = self.options, not self._worked
-        UpFacts(options.address, options.devices, starting, models=True, ending=bool(self.told)).write(options.run_dir)
+        UpFacts(options.address, options.devices, starting, models=True, ending=self.ending).write(options.run_dir)
 
     def _base_ready(self) -> bool:
         run_dir = self.options.run_dir
@@ -156,11 +156,10 @@ class ModelsUp(Tree):
         if model is not None and model.ending:
             model.again = message
             return
-        if model is None and not self.told:
+        if model is None and not self.ending:
             options, place = self.options, self.options.run_dir_of(name)
             try:
                 make_private_directory(place)
-                UpFacts(options.address, ()).write(place)  # which door its clients come to
             except OSError as error:
                 self._note_end(name, message.runs_as, f"its directory {place} can't be used: {error.strerror}")
                 return
@@ -199,7 +198,7 @@ class ModelsUp(Tree):
             self.say("up", said)
         if self._socket.replaced():
             self._listen_again()
-        if self.told:
+        if self.ending:
             self._write_facts()
         self._tell()
 

@@ -91,7 +91,8 @@ def kill(run_dir: Path, whom: str, anyway: bool) -> None:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, whom, anyway)
     except NoServer:
-        starts = pair_look.who_starts_it(pair_look.UpFacts.read(run_dir), up_pid(run_dir))
+        facts, runs_in = pair_look.what_up_says(run_dir)
+        starts = pair_look.who_starts_it(facts, up_pid(runs_in))
         if not starts:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
         raise PairError(f"no lock server listens, and who serves can't be known without it; {starts}") from None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.cli import pair_look
-from engine_shim.cli.models_parts import LOCKS
 from engine_shim.cli.pair_process import up_pid
 from engine_shim.cli.pair_status import redundancy, runs, serving, silent_engine, why_not_ready
 from lockserver.doctor import examine, examine_machine
@@ -68,8 +67,9 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     yield from (fail("pool", alarm, FILE if FOLLOWS_NONE in alarm else SHOWN) for alarm in listing.alarms)
     if not listing.waiting_for and not listing.alarms:
         yield ok("pool", f"{len(listing.models)} models")
+    locks = run_dir / pair_look.LOCKS
     with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each
-        for found in threads.map(lambda model: list(_of_model(model, run_dir / LOCKS / model.name)), listing.models):
+        for found in threads.map(lambda model: list(_of_model(model, locks / model.name)), listing.models):
             yield from found
 
 

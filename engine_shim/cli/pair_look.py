@@ -18,6 +18,7 @@ import msgspec
 from engine_shim.cli.door_answer import NoDoor, ask
 from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.shell import shim_status
+from engine_shim.shell.shim_status import LOCKS as LOCKS
 from gms import observer as gms
 from lockserver import observer as lockserver
 from sidecar.kernel import durable, port_owner
@@ -25,7 +26,7 @@ from sidecar.kernel import durable, port_owner
 TIMEOUT_S = 2.0
 STARTING = "is starting it"
 BY_ITSELF = "starts it again by itself, and its output says why it ended"
-ENDS = "was told to end, and ends them all"
+ENDS = "ends them all"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 DOOR = "http://localhost:8000"
 """Where to ask for a door that no `failover up` has told of: its own default, and in a pod the chart's."""
@@ -46,7 +47,7 @@ class UpFacts:
     models: bool = False
     """It has many models, each with a run directory of its own."""
     ending: bool = False
-    """It was told to end: what has ended stays so."""
+    """It ends everything: what has ended stays so."""
 
     def write(self, run_dir: Path) -> None:
         """Unless it says so already. Not worth ending a pair: without it `failover status` has no row for the door."""
@@ -90,30 +91,34 @@ class Seen:
     starting: bool = False
     """`failover up` has begun, and no engine has served yet."""
     ending: bool = False
-    """It was told to end."""
+    """It ends everything."""
     last_served: dict[str, str] | None = None
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
     no_room: str = ""
     """What the lock server's doctor says of the run directory's disk, where that is nearly full."""
     refused: bool = False
     """The lock server doesn't let this user look."""
+    of_many: bool = False
+    """It is one model of a host with many: `up` is the process of `failover models up`."""
 
 
 def look(run_dir: Path, door: str | None = None) -> Seen:
     """Everything. `door`: its address where a person has told it, empty where there is none. Raises PairError where the
     directory can't be looked at.
     """
-    facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
-    not_many(run_dir, facts)
+    not_many(run_dir, UpFacts.read(run_dir))
+    facts, runs_in = what_up_says(run_dir)
+    pid = up_pid(runs_in)
     told = door is not None or pid is not None
     url = door if door is not None else facts.door or ("" if told else DOOR)
     starts = who_starts_it(facts, pid)
     given = facts.given_up if pid is not None else {}
+    shims = starts if facts.ending or not facts.models else ""  # a model's are started when it is wanted
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir, starts)
         weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
-        engines = [pool.submit(_engine, run_dir, engine_id, given, starts) for engine_id in ids]
+        engines = [pool.submit(_engine, run_dir, engine_id, given, shims) for engine_id in ids]
         asked = pool.submit(_why_no_answer, url, starts, None if told else run_dir)
     status, last_served, why, refused = lock.result()
     why_no_door = asked.result()
@@ -133,6 +138,7 @@ def look(run_dir: Path, door: str | None = None) -> Seen:
         last_served,
         _no_room(run_dir),
         refused,
+        facts.models,
     )
 
 
@@ -153,6 +159,16 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
         raise PairError(
             f"{run_dir} has many models: failover models shows them, and --run-dir {run_dir}/lock/NAME is one's"
         )
+
+
+def what_up_says(run_dir: Path) -> tuple[UpFacts, Path]:
+    """What the `failover up` of this directory says of its pair, and the directory that it runs in; of one model of
+    many, what the `failover models up` of the host does.
+    """
+    host = run_dir.parent.parent
+    if run_dir.parent.name == LOCKS and (many := UpFacts.read(host)).models:
+        return many, host
+    return UpFacts.read(run_dir), run_dir
 
 
 def who_starts_it(facts: UpFacts, up: int | None) -> str:

@@ -126,8 +126,9 @@ def _coming(engine: dict[str, Any]) -> list[str]:
 
 
 def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
-    told = ", which was told to end" if seen.ending else ""
-    up = f"  (failover up: process {seen.up}{told})" if seen.up is not None else ""
+    ends = ", which ends everything" if seen.ending else ""
+    command = "failover models up" if seen.of_many else "failover up"
+    up = f"  ({command}: process {seen.up}{ends})" if seen.up is not None else ""
     # what isn't there yet, or is to be there no more, is no alarm
     passing = seen.ending or (seen.starting and serving(seen.lock, seen.engines) is None)
     rows = [("run directory", f"{seen.run_dir}{up}")]

@@ -22,7 +22,7 @@ from typing import Any
 
 from engine_shim.cli import top_text
 from engine_shim.cli.door_answer import NoDoor, ask
-from engine_shim.cli.pair_look import DOOR, UpFacts
+from engine_shim.cli.pair_look import DOOR, what_up_says
 from engine_shim.cli.pair_process import PairError
 from sidecar.terminal.formatting import PLAIN
 from sidecar.terminal.terminal import say, terminal_paint
@@ -35,7 +35,7 @@ _FAULTS = (OSError, ValueError, RecursionError, NoDoor, top_text.OtherVersion, h
 
 def show(run_dir: Path, door: str, once: bool) -> int:
     """Returns the exit code. Raises PairError where the door doesn't answer and that is all there is to say."""
-    url = door or UpFacts.read(run_dir).door or DOOR
+    url = door or what_up_says(run_dir)[0].door or DOOR
     if once or not sys.stdout.isatty():
         try:
             document = ask(url, "/failover/state", QUIET_S, dict[str, Any])

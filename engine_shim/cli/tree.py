@@ -9,11 +9,11 @@ One thread does all of this. What this file may not do: know any of the programs
 """
 
 import contextlib
+import io
 import json
 import os
 import signal
 import stat
-import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import Any
 
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import UP_LOCK
+from sidecar.kernel import process_setup
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 from sidecar.terminal.formatting import unquoted
-from sidecar.terminal.logs import Log
+from sidecar.terminal.logs import Log, Output
 
 REST_END_S = 5.0
 """How long those that the others stand on may take to end; they have nothing to finish."""
@@ -90,11 +91,20 @@ class Tree:
         """Signals to end."""
         self.because: Child | None = None
         """Everything ends because of this one."""
+        self._outlives_its_terminal = process_setup.outlives_its_terminal()
         self.last_words: dict[str, str] = {}
         self._code = 0
+        self._output = Output("stdout")
+        self._unread = 0
+        """Lines that were dropped because there was no room for them."""
         self._json = os.environ.get("FAILOVER_LOG_FORMAT") == "json"
         self._said_why: set[tuple[str, str]] = set()
         """With what a program ended whose start failed. The next try says it again, which a person needn't read."""
+
+    @property
+    def ending(self) -> bool:
+        """What ends is started no more."""
+        return bool(self.told) or self.because is not None
 
     @property
     def base(self) -> list[Child]:
@@ -105,21 +115,27 @@ class Tree:
         return [child for child in self.supervisor.children if child.name not in self.base_names]
 
     def say(self, name: str, line: str) -> None:
-        """To a person; to a collector each line is an object: a program's own, or one with what it printed."""
-        if self._json and not _said_as_object(line):
-            Log(name, json=True, stream=sys.stdout).info("printed", text=line)
-            return
-        try:
-            print(line if self._json else f"{name:<{self.width}} | {line}", flush=True)
-        except (OSError, ValueError):
-            return  # it is read no more; the engines serve on
+        """To a person; to a collector each line is an object: a program's own, or one with what it printed. An output
+        that isn't read (a pager, Ctrl-S) stops nothing.
+        """
+        missing = [("up", f"{self._unread} lines are missing: this output was not read")] if self._unread else []
+        said = "".join(self._line(*one) for one in (*missing, (name, line)))
+        self._unread = 0 if self._output.write(said) else self._unread + 1
+
+    def _line(self, name: str, line: str) -> str:
+        if not self._json:
+            return f"{name:<{self.width}} | {line}\n"
+        if _said_as_object(line):
+            return f"{line}\n"
+        Log(name, json=True, stream=(printed := io.StringIO())).info("printed", text=line)
+        return printed.getvalue()
 
     def listen_to_signals(self) -> None:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
         self.supervisor.loop.deliver(numbers, self._on_signal)
 
     def until(self, done: Callable[[], bool], poll_s: float = LOOK_S) -> None:
-        while not self.told and self.because is None and not done():
+        while not self.ending and not done():
             self.supervisor.turn(time.monotonic() + poll_s)
             self.mind()
 
@@ -186,7 +202,7 @@ class Tree:
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:
             self.supervisor.collect()
-        elif not self.signalled(number):
+        elif not self.signalled(number) and not (number == signal.SIGHUP and self._outlives_its_terminal):
             self.told.append(number)
 
     def _relay(self, name: str, line: str) -> None:

@@ -69,7 +69,7 @@ class Up(Tree):
     def _keep_files(self) -> None:
         options = self.options
         door = options.address if options.listen is not None else ""
-        facts = UpFacts(door, options.devices, not self._served, self._given_up, ending=bool(self.told))
+        facts = UpFacts(door, options.devices, not self._served, self._given_up, ending=self.ending)
         facts.write(options.run_dir)
         if said := self._lock.keep():
             self.say("up", said)

@@ -112,7 +112,8 @@ class Shim(Shell):
     def serve(self) -> int:
         """Runs until it is told to end, or must. Returns the exit code."""
         process_setup.adopt_orphans()
-        self.loop.deliver((*_END, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
+        ends = set(_END) - ({signal.SIGHUP} if process_setup.outlives_its_terminal() else set())
+        self.loop.deliver((*ends, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
         threading.Thread(target=self._look_around, name="look-around", daemon=True).start()
         threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()

@@ -10,6 +10,9 @@ from pool.launching import SOCKET as LAUNCHER
 from sidecar.wire.observer import Observer, Refused, Whom
 from sidecar.wire.observer import ObserverError as ObserverError
 
+LOCKS = "lock"
+"""Below it each model of a host with many has its run directory."""
+
 
 def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]:
     """The same as its `/state`. Raises ObserverError."""
@@ -32,7 +35,7 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
 
 def _of_many(run_dir: Path) -> str:
     """What to say where no engine of one of many models runs: its pool starts it."""
-    if run_dir.parent.name != "lock" or not (run_dir.parent.parent / LAUNCHER).exists():
+    if run_dir.parent.name != LOCKS or not (run_dir.parent.parent / LAUNCHER).exists():
         return ""
     above = f"--run-dir {run_dir.parent.parent}"
     return f"failover models {above} says why, and failover models wake {run_dir.name} {above} starts one"

@@ -58,6 +58,13 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
+def outlives_its_terminal() -> bool:
+    """It was started so (nohup, say): SIGHUP, which a terminal that closes sends, doesn't end it. To be asked before
+    this process handles that signal.
+    """
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 def raise_descriptor_limit() -> int:
     """Takes all the descriptors that this process is allowed without asking; returns how many."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

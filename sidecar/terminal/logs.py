@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
 from sidecar.terminal import formatting
 
@@ -44,7 +44,7 @@ class Log:
         self.program = program
         self._as_json = json
         self._stream = stream
-        self._stderr = _Stderr() if stream is None else None
+        self._stderr = Output("stderr") if stream is None else None
         self._dropped = 0
         self._clock = clock
         self._fields = dict(fields or {})
@@ -105,7 +105,7 @@ class Log:
 
 def complain(text: str) -> None:
     """A sentence on stderr, from a process that may be about to end. Never waits, never raises."""
-    _Stderr().write(text.rstrip("\n") + "\n")
+    Output("stderr").write(text.rstrip("\n") + "\n")
 
 
 def _write_to(stream: TextIO | None, line: str) -> None:
@@ -122,8 +122,8 @@ def _write_to(stream: TextIO | None, line: str) -> None:
         return  # a closed file, a full disk: there is no reader left to tell
 
 
-class _Stderr:
-    """The standard error, written to without ever waiting for its reader.
+class Output:
+    """The standard error or output, written to without ever waiting for its reader.
 
     A pipe or a terminal is opened once more, so that "don't wait" is set for this process alone: the flag belongs to
     what is open, and others have it open too. Where it can't be opened (a pipe of another user's), the kernel is asked
@@ -132,7 +132,8 @@ class _Stderr:
 
     _PAGE = 4096  # what a pipe that says it is writable takes without waiting
 
-    def __init__(self) -> None:
+    def __init__(self, name: Literal["stderr", "stdout"]) -> None:
+        self._name = name
         self._fd = -1
         self._mine = -1
         """A descriptor of our own that never waits."""
@@ -146,10 +147,11 @@ class _Stderr:
 
     def write(self, line: str) -> bool:
         """False: there is no room, and nothing of the line was written."""
+        stream = getattr(sys, self._name)
         try:
-            fd = sys.stderr.fileno()
+            fd = stream.fileno()
         except (OSError, ValueError, AttributeError):  # closed, or no file: a test's, say
-            _write_to(sys.stderr, line)
+            _write_to(stream, line)
             return True
         try:
             self._open(fd)

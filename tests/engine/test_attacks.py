@@ -311,7 +311,7 @@ def test_a_pool_that_failover_models_up_starts_is_not_to_be_started_by_hand(
     for facts, why in (
         (pair_look.UpFacts(starting=True, models=True), "no pool listens; failover models up is starting it"),
         (pair_look.UpFacts(models=True), "no pool listens; failover models up starts it again by itself, and its"),
-        (pair_look.UpFacts(models=True, ending=True), "no pool listens; failover models up was told to end"),
+        (pair_look.UpFacts(models=True, ending=True), "no pool listens; failover models up ends them all"),
         (pair_look.UpFacts(), f"{tmp_path} has a pair and no pool: failover status shows it"),
     ):
         facts.write(tmp_path)
@@ -338,7 +338,7 @@ def test_of_a_host_that_ends_the_doctor_sends_nobody_to_start_its_parts(
     with contextlib.closing(TreeLock(tmp_path)):
         assert failover(["doctor", "--run-dir", str(tmp_path)]) == 1
     said = capsys.readouterr().out
-    assert said.count("failover models up was told to end") == 4 and "start one (failover models up" not in said, said
+    assert said.count("failover models up ends them all") == 4 and "start one (failover models up" not in said, said
     assert "its log says why" not in said, said
 
 

@@ -26,7 +26,7 @@ from engine_shim.cli.pair_parts import Options, children
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.pair_status import NO_LOCK, reached
 from engine_shim.cli.tree import Tree
-from engine_shim.cli.up import CannotStart
+from engine_shim.cli.up import CannotStart, Up
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
@@ -39,7 +39,7 @@ from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
-from tests.engine.shims import House, Program
+from tests.engine.shims import House, Program, Shim
 from tests.support.children import Child
 from tests.support.processes import ROOT, Process, cmdline
 from tests.support.root import needs_root
@@ -52,9 +52,10 @@ NO_OBJECTS = ['{"event": "cut o', "{'a': 1}", "7", '{"a":' * 10_000]
 TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
 
 
-def failover(house: House, name: str, *words: str) -> Program:
+def failover(house: House, name: str, *words: str, through: tuple[str, ...] = ()) -> Program:
     command, *rest = words
-    program = Program(house, name, "engine_shim.cli.failover", command, "--run-dir", str(house.run_dir), *rest)
+    line = ("engine_shim.cli.failover", command, "--run-dir", str(house.run_dir), *rest)
+    program = Program(house, name, *line, through=through)
     house.add(program)
     return program
 
@@ -180,6 +181,37 @@ def test_what_is_killed_of_it_is_started_again_and_ctrl_c_ends_everything_after_
 
 
 @chaos
+def test_what_nohup_has_started_outlives_its_terminal(house: House) -> None:
+    up = failover(house, "up", "up", *TOY, through=("nohup",))
+    shim = Shim(house, KIND, "x", "--run-dir", str(house.directory / "other"), through=("nohup",))
+    house.add(shim)
+    for program, begun, ends in ((up, "run directory", "SIGTERM: the engine"), (shim, "shim probes", "(SIGTERM)")):
+        until(lambda program=program, begun=begun: begun in program.said(), "it has begun")  # type: ignore[misc]
+        program.signal(signal.SIGHUP)
+        status = Path(f"/proc/{program.pid}/status")
+        until(lambda status=status: "ShdPnd:\t0000000000000000" in status.read_text(), "it has come")  # type: ignore[misc]
+        program.signal(signal.SIGTERM)
+        assert program.code() == 0 and ends in program.said() and "SIGHUP" not in program.said(), program.said()
+
+
+@chaos
+def test_an_output_that_isnt_read_stops_nothing_and_is_told_later_how_much_it_misses(house: House) -> None:
+    """The one thread of `failover up` waited for a pager: what died was started no more, and Ctrl-C did nothing."""
+    os.mkfifo(fifo := house.directory / "fifo")
+    full = f'exec 3<>{fifo}; head -c 65536 /dev/zero >&3; exec "$@" >&3 2>&3 3>&-'
+    up = failover(house, "up", "up", *TOY, through=("sh", "-c", full, "sh"))
+    until(lambda: whole(house), "the pair is whole")
+    with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader:
+        assert reader.read(65536) == bytes(65536)
+        next(process for process in children_of(up) if b"-m\0lockserver\0" in cmdline(process.pid)).kill()
+        said = until(lambda: reader.read(65536), "there is room again")
+    assert re.match(rb"up   \| [0-9]+ lines are missing: this output was not read\n", said), said
+    until(lambda: whole(house), "the lock server was started again")
+    up.signal(signal.SIGINT)
+    assert up.code() == 0
+
+
+@chaos
 def test_told_to_end_twice_everything_ends_at_once_and_ctrl_c_at_a_command_that_waits_is_no_traceback(
     house: House,
 ) -> None:
@@ -191,7 +223,7 @@ def test_told_to_end_twice_everything_ends_at_once_and_ctrl_c_at_a_command_that_
     until(lambda: "state=Draining" in up.said(), "it drains")
     waits.signal(signal.SIGINT)
     assert waits.code() == 130 and waits.said() == ""
-    until(lambda: "which was told to end)" in _shown(house), "status says that nothing starts again")
+    until(lambda: "which ends everything)" in _shown(house), "status says that nothing starts again")
     up.signal(signal.SIGINT)
     assert up.code() == 128 + signal.SIGINT, "what was under way was not finished"
     for process in everything:
@@ -320,6 +352,16 @@ def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serve
     assert pair.put_right() == {"a", "b"} and not pair.given_up
     assert pair.met("a", served=True, steady=True) == GiveUp(("b",))
     assert pair.met("lock", served=True, steady=True) == EndAll()
+
+
+def test_what_ends_because_of_a_part_that_cant_be_started_is_known_to_end(tmp_path: Path) -> None:
+    up = Up(Options(tmp_path, "reference", (), "1GiB", ("a", "b"), (), ()))
+    facts = [UpFacts.read(tmp_path).ending]
+    up.base[0].hopeless, up.base[0].code = True, 64
+    up.mind()
+    facts += [UpFacts.read(tmp_path).ending]
+    assert facts == [False, True] and not up.told
+    up.cleaned()
 
 
 @chaos
@@ -462,7 +504,22 @@ def test_while_a_pair_starts_or_ends_what_isnt_there_is_no_alarm(
         assert main(["status", "--run-dir", str(tmp_path)]) == 1
         shown = capsys.readouterr().out
         assert shown.count(f"; failover up {who}") == 3 and shown.count("\nalarm ") == alarms, shown
-        assert ("which was told to end" in shown) == facts.ending, shown
+        assert ("which ends everything" in shown) == facts.ending, shown
+
+
+def test_what_starts_or_ends_one_model_of_many_is_its_hosts_failover_models_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair_look, "up_pid", lambda run_dir: os.getpid() if run_dir == tmp_path else None)
+    (run_dir := tmp_path / "lock" / "chat" / "engine").mkdir(parents=True)
+    (run_dir / "a.lock").touch()
+    for who, ending, alarms in ((pair_look.BY_ITSELF, False, 2), (pair_look.ENDS, True, 0)):
+        UpFacts("http://127.0.0.1:1", ("host:0",), models=True, ending=ending).write(tmp_path)
+        assert main(["status", "--run-dir", str(run_dir.parent)]) == 1
+        shown = capsys.readouterr().out
+        said = f"(failover models up: process {os.getpid()}{', which ends everything' * ending})"
+        assert said in shown and "gms" not in shown and "lockserver" not in shown, shown
+        assert shown.count(f"; failover models up {who}") == 2 + ending and shown.count("\nalarm ") == alarms, shown
 
 
 @chaos

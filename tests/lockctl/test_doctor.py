@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -118,6 +119,16 @@ def test_it_names_a_process_of_the_holder_that_is_stopped(house: House) -> None:
         assert found["do"].startswith(f"kill -CONT {stopped}")
     finally:
         os.kill(stopped, signal.SIGCONT)
+
+
+def test_where_no_process_of_the_holder_is_seen_it_isnt_said_where_that_is(house: House) -> None:
+    """Its life file can't be read; or it is in another container."""
+    house.serve()
+    house.holds("engine-a")
+    assert "the holder" not in about(checked(house)[1], "/dev/shm")[0]["found"]
+    shutil.rmtree(house.run_dir / LIFE)
+    (found,) = about(checked(house)[1], "/dev/shm")
+    assert found["found"].endswith("no process of the holder is seen from here, and it may have another one"), found
 
 
 def test_it_finds_what_was_left_lying_about(house: House) -> None:
