@@ -83,6 +83,7 @@ def _screen() -> Iterator[threading.Event]:
     left, stdin = threading.Event(), 0
     before = termios.tcgetattr(stdin) if os.isatty(stdin) else None
     main = threading.get_ident()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by itself it leaves the screen as it is
 
     def listen() -> None:
         while letter := os.read(stdin, 1):

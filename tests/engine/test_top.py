@@ -105,8 +105,10 @@ def test_without_a_terminal_it_prints_once(url: str, tmp_path: Path) -> None:
     assert done.returncode == 1 and "no door answers at http://127.0.0.1:1: Connection refused" in done.stderr
 
 
-@pytest.mark.parametrize(("end", "code"), [("q", 0), ("\x03", 130)])
-def test_in_a_terminal_it_follows_until_a_key_and_gives_the_screen_back(url: str, end: str, code: int) -> None:
+@pytest.mark.parametrize(("end", "code"), [("q", 0), ("\x03", 130), ("", 128 + signal.SIGTERM)])
+def test_in_a_terminal_it_follows_until_a_key_or_a_signal_and_gives_the_screen_back(
+    url: str, end: str, code: int
+) -> None:
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         top("--door", url), cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
@@ -122,7 +124,10 @@ def test_in_a_terminal_it_follows_until_a_key_and_gives_the_screen_back(url: str
 
     try:
         until(read, "it shows who serves")
-        os.write(ours, end.encode())
+        if end:
+            os.write(ours, end.encode())
+        else:
+            child.terminate()
         while True:
             try:
                 said += os.read(ours, 65536)
