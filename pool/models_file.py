@@ -462,6 +462,8 @@ def _never_fits(entry: Entry, file: ModelsFile, totals: Mapping[str, int]) -> It
     except BadValue as error:
         yield f"memory: {error}"
         return
+    if any(0 < need < 1024 for need in needs.values()):
+        yield f"memory: it is {min(filter(None, needs.values()))} bytes: give it a unit, such as 8GiB"
     for device, need in needs.items() if _is_known(entry) else ():
         most = totals.get(device, need) - size(file.keep_free)
         if device in totals and need > most:

@@ -5,6 +5,7 @@
 import argparse
 import contextlib
 import errno
+import importlib.util
 import os
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from engine_shim import vllm_engine
 from engine_shim.cli.door_address import free_address, parts_are_these
 from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
@@ -250,6 +252,9 @@ def _check(options: Any) -> int:
     count = len(spec.models)
     none = ": a request has nothing to ask for" if not count else ""
     say(f"{options.file}: {count} model{'s' * (count != 1)}{none}, nothing is wrong")
+    of_vllm = [name for name, entry in spec.models.items() if entry.runs and entry.engine == "vllm"]
+    if of_vllm and importlib.util.find_spec("vllm") is None:  # no mistake of the file, which may be another machine's
+        print(f"{options.file}: {', '.join(of_vllm)}: {vllm_engine.NOT_HERE}", file=sys.stderr)
     return 0
 
 

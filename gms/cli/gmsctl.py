@@ -291,13 +291,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    try:
+        options.devices = _devices(options)
+    except NoServer as error:
+        if options.run is status and options.json:
+            device = {"device": options.device} if options.device else {}
+            say(json.dumps(device | {"state": "NO_SERVER", "error": str(error)}))
+        raise
+    return int(options.run(options))
+
+
+def _devices(options: argparse.Namespace) -> list[str]:
     there = rundir.devices(options.run_dir)
-    options.devices = [options.device] if options.device else there
-    if not options.devices:
+    if not there and not options.device:
         raise _nothing_there(options.run_dir)
     if there and options.device and options.device not in there:
         raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
-    return int(options.run(options))
+    return [options.device] if options.device else there
 
 
 def _nothing_there(run_dir: Path) -> ObserverError:

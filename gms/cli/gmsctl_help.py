@@ -63,7 +63,7 @@ fields of --json, one object a line for each device:
                       doubt (why its contents are handed on to no process), adoptions, drops. The states of a pool are
                       EMPTY, MAKING, OWNED, FREE and AWAITED. With several models, state, generation and hash above are
                       those of the one that is furthest from being there, and bytes, slabs and tensors are those of all
-Without a server: device, state NO_SERVER and error, and nothing else, so that no script takes it for an empty device.
+Without a server: state NO_SERVER, error and, where it is known, device; so no script takes it for an empty device.
 
 examples:
   gmsctl status

@@ -3,6 +3,7 @@ sentence each, and nothing is started.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -56,6 +57,13 @@ def test_what_can_never_be_is_refused_by_check_and_at_the_start(house: House, ve
     code, words = said(house, json.dumps({**FILE, "default": "d", "models": models}), verb)
     assert code == (1 if verb == "check" else EX_USAGE) and all(sentence in words for sentence in sentences), words
     assert len(words.splitlines()) == len(sentences) and not house.run_dir.exists(), words
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="it is installed here")
+def test_check_says_which_models_need_a_vllm_that_isnt_installed_here(house: House) -> None:
+    models = {"a": MODEL, "b": {"arguments": ["some/model"], "memory": "96MiB"}}
+    code, words = said(house, json.dumps({**FILE, "models": models}), "check")
+    assert code == 0 and "2 models, nothing is wrong" in words and "models.yaml: b: vLLM isn't installed" in words
 
 
 @pytest.mark.chaos

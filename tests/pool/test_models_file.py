@@ -67,6 +67,7 @@ def test_what_is_no_models_yaml_is_refused_with_what_may_be_meant(text: str, sai
         ("models: {a: {engine: vlm, arguments: [m]}}", "a: engine: vlm is none; allowed: vllm, reference, command, or MODULE:FACTORY; is vllm meant?"),
         ("models: {a: {engine: reference, aliases: [b]}, b: {engine: reference}}", "b is a name of a and of b"),
         ("models: {a: {engine: command, command: [nosuchprogram, '{port}']}}", "a: command: nosuchprogram is no program that can be found"),
+        ("models: {a: {engine: reference, memory: 20}}", "a: memory: it is 20 bytes: give it a unit, such as 8GiB"),
         ("models: {a: {engine: command, command: [sh]}}", "a: command: no word of it has {port}"),
         ("models: {a: {engine: command}}", "a: engine: command needs command: with the program"),
         ("models: {a: {engine: reference, command: [sh, '{port}']}}", "a: command: it has one, and its engine is reference"),
