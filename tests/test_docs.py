@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -21,6 +20,7 @@ from tests.engine.shims import House
 from tests.engine.test_up import whole
 from tests.k8s.test_monitoring import ALERTS, served
 from tests.support.pages import PAGES, TYPED, USING, Page, calls, parsers
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 from tests.tools import newcomer
@@ -141,8 +141,7 @@ class Typing:
     def __init__(self, house: House) -> None:
         self.house = house
         self.where = house.directory
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         more = {"PATH": path, "HOME": str(house.directory), "FAILOVER_RUN_DIR": str(house.run_dir)}
         self.environment = {**house.environment, **more, "FAILOVER_LISTEN": f"127.0.0.1:{self.port}"}

@@ -25,6 +25,7 @@ import pytest
 from dual_pods.rules import names
 from tests.api_server.asked import Answer, Asked, Refused
 from tests.dual_pods.cluster import FMA, NAMESPACE, PODS, Cluster, cluster, wish
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.waiting import NEVER_S, readable, until
 
@@ -154,7 +155,7 @@ def test_an_api_server_that_comes_back_with_another_history_disturbs_nothing_tha
     it: Cluster, lease_s: str, is_kept: bool
 ) -> None:
     """Meanwhile one requester has gone, another one has come, and no watch can tell of either."""
-    port = _free_port()
+    port = free_port()
     it.controller("--lease-s", lease_s, "--listen", f"127.0.0.1:{port}")
     it.request("a")
     it.request("b", serves="llama")
@@ -225,7 +226,7 @@ def test_a_label_that_something_takes_off_at_each_write_is_written_seldom(it: Cl
 
 
 def test_a_node_that_goes_and_comes_back_serves_again(it: Cluster) -> None:
-    port = _free_port()
+    port = free_port()
     it.controller("--listen", f"127.0.0.1:{port}")
     it.served("a")
     it.server.ask("DELETE", "/api/v1/nodes/n1")
@@ -253,7 +254,7 @@ def test_a_requester_that_is_deleted_during_its_wake_leaves_nothing(it: Cluster)
 def test_what_a_stopped_pool_was_asked_is_known_before_its_accelerator_is_given_on(it: Cluster) -> None:
     """It hears an order that went unanswered when it goes on, and with it whatever else it was told by then."""
     it.gpus["n1"] = ["GPU-0"]
-    port = _free_port()
+    port = free_port()
     it.controller("--lease-s", "15", "--listen", f"127.0.0.1:{port}")
     for name, serves in (("a", "qwen"), ("b", "llama")):
         it.served(name, serves)
@@ -329,7 +330,7 @@ def test_a_right_that_is_missing_is_said_and_once_it_is_there_all_goes_on(it: Cl
         fewer = [{**r, "verbs": [v for v in r["verbs"] if v != verb or "pods" not in r["resources"]]} for r in rules]
         it.server.ask("PUT", path, {"rules": fewer, "metadata": {"name": "dual-pods"}})
 
-    port = _free_port()
+    port = free_port()
     may_not("watch")
     it.controller("--listen", f"127.0.0.1:{port}")
     for verb in ("watch", "create", "patch"):
@@ -355,7 +356,7 @@ def test_a_controller_that_can_t_have_the_lease_says_why_and_isn_t_ready(it: Clu
     role = it.server.ask("GET", path)
     fewer = [rule for rule in role["rules"] if "leases" not in rule["resources"]]
     it.server.ask("PUT", path, {**role, "rules": fewer, "metadata": {"name": "dual-pods"}})
-    port = _free_port()
+    port = free_port()
     it.controller("--listen", f"127.0.0.1:{port}")
     missing = 'cannot get resource "leases"'
     until(lambda: missing in " ".join(_status(port)), "the status says it")
@@ -409,7 +410,7 @@ def test_bad_input_is_an_event_and_a_status_and_leaves_nothing(it: Cluster) -> N
         "b": ({"server_patch": f"spec: {{containers: [{gone}]}}"}, "removes the container"),
         "c": ({"model": "memory: 90GiB"}, "can never fit: GPU-2 has 80 GiB"),
     }
-    port = _free_port()
+    port = free_port()
     it.controller("--listen", f"127.0.0.1:{port}")
     it.request("many", gpus=9)
     until(lambda: "no node was found for it" in it.says("many"), "no node has so many accelerators")
@@ -524,7 +525,7 @@ def test_server_pods_are_the_deployments_that_is_there_and_go_when_their_contain
 
 def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) -> None:
     """What came before the last leadership too: the metrics are asked after it alone."""
-    port = _free_port()
+    port = free_port()
     it.controller("--lease-s", "15", "--listen", f"127.0.0.1:{port}")  # what is under way when one is lost is no part
     _round(it, "a")
     it.served("b", serves="llama")
@@ -547,7 +548,7 @@ def test_status_and_metrics_say_who_asks_who_runs_and_who_sleeps(it: Cluster) ->
 
 def test_a_controller_that_may_not_see_the_cluster_says_so_and_status_is_no_success(it: Cluster) -> None:
     it.server.ask("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/dual-pods-nodes")
-    port = _free_port()
+    port = free_port()
     it.controller("--listen", f"127.0.0.1:{port}")
     command = [sys.executable, "-m", "dual_pods.cli.dualctl", "status", "--controller", f"http://127.0.0.1:{port}"]
 
@@ -561,7 +562,7 @@ def test_a_controller_that_may_not_see_the_cluster_says_so_and_status_is_no_succ
 
 
 def test_one_that_was_ready_before_a_controller_led_isnt_counted_as_become_ready_by_it(it: Cluster) -> None:
-    first, port = it.controller(), _free_port()
+    first, port = it.controller(), free_port()
     it.served("a")
     first.kill()
     first.wait()
@@ -586,11 +587,3 @@ def _get(port: int, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)
     return connection.getresponse().read().decode()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

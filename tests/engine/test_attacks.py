@@ -26,6 +26,7 @@ from tests.engine.shims import House, Shim
 from tests.engine.test_scenarios import settled
 from tests.engine.test_up import TOY as TOY_PAIR
 from tests.engine.test_up import running, said, status, whole
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 chaos = pytest.mark.chaos
@@ -422,8 +423,7 @@ def test_a_port_that_another_program_has_is_seen_before_the_wake(house: House) -
 @chaos
 def test_a_standby_whose_port_is_taken_is_not_ready_until_it_is_free(house: House) -> None:
     a = house.pair(TOY)[0]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     c = house.shim(TOY, "c", "--listen", f"127.0.0.1:{port}")
     c.until("Standby", ready=True)
     with socket.create_server(("127.0.0.1", port)):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from functools import partial
 from pathlib import Path
 
@@ -16,16 +15,12 @@ from sidecar.kernel import process_tree
 from tests.engine.kinds import TOY
 from tests.engine.shims import House, Program, Shim
 from tests.support import tmpfs
+from tests.support.ports import free_port
 from tests.support.processes import Process
 from tests.support.prometheus import NO_PROMTOOL, PROMTOOL, Samples, not_as_expected, scrape
 from tests.support.waiting import until
 
 chaos = pytest.mark.chaos
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class Pager:

@@ -41,6 +41,7 @@ from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
 from tests.engine.shims import House, Program, Shim
 from tests.support.children import Child
+from tests.support.ports import free_port
 from tests.support.processes import ROOT, Process, cmdline
 from tests.support.root import needs_root
 from tests.support.waiting import DEADLINE_S, until
@@ -103,8 +104,7 @@ def children_of(up: Program) -> list[Process]:
 
 
 def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     assert free_address("127.0.0.1", port, 0) == ("127.0.0.1", port)
     other = free_address("127.0.0.1", port, 0)
     assert other[1] != port, "though no process listens yet"

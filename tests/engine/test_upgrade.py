@@ -25,6 +25,7 @@ from tests.gateway.door import GatewayProgram, ask
 from tests.gateway.steady_load import SteadyLoad, Step
 from tests.gateway.under_load import PACE, all_of, check, pair, questions, shim, whole
 from tests.support import wheels
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 from tools import release
@@ -284,8 +285,7 @@ def test_a_pair_is_brought_to_this_version_and_back(houses: Callable[[str], Type
 
 def test_failover_up_is_exchanged_whole(houses: Callable[[str], TypedHouse], versions: Versions) -> None:
     house = houses("up")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
 
     def failover(*words: str) -> Program:
         command, *rest = words

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.engine.shims import House, Program
+from tests.support.ports import free_port
 from tests.support.waiting import DEADLINE_S, until
 
 
@@ -17,7 +18,7 @@ class GatewayProgram(Program):
     """`python -m gateway`, on a port of its own."""
 
     def __init__(self, house: House, *more: str, name: str = "gateway", port: int = 0) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         address = f"127.0.0.1:{self.port}"
         place = () if {"--run-dir", "--pool"} & {*more} else ("--run-dir", str(house.run_dir))
         super().__init__(house, name, "gateway", *place, "--listen", address, "--shutdown-delay-s", "0", *more)
@@ -41,11 +42,6 @@ class GatewayProgram(Program):
         """Waits until it sees an engine that serves."""
         until(lambda: any(pair["serves"] for pair in self.state().get("pairs", ())), "the door sees an engine")
         return self
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def exchanged(port: int, data: bytes, *, half: bool = False) -> bytes:

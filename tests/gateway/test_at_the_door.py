@@ -21,6 +21,7 @@ from gateway.__main__ import main
 from tests.engine.shims import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, ask, exchanged, request_bytes
+from tests.support.ports import free_port
 from tests.support.processes import resident, run_here
 from tests.support.waiting import DEADLINE_S, until
 
@@ -326,8 +327,7 @@ def test_told_to_end_it_says_so_waits_for_the_endpoints_and_lets_answers_finish(
 def test_it_can_be_reached_over_ipv6(house: House) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6 here")
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = int(sock.getsockname()[1])
+    port = free_port()
     door = GatewayProgram(house, "--listen", f":{port}", name="dual", port=port).serving()
     with socket.create_connection(("::1", port), DEADLINE_S) as sock:
         sock.sendall(request_bytes("/live"))

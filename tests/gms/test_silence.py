@@ -12,6 +12,7 @@ from gms.shell.device_process import _answer
 from sidecar.machine import keeper
 from tests.gms.container import Container, dead
 from tests.gms.test_supervisor import TWO, page
+from tests.support.ports import free_port
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -79,8 +80,7 @@ def test_a_server_that_hangs_is_killed_and_gms_starts_again(container: Container
 
 def test_live_says_which_server_hangs_until_it_answers(container: Container) -> None:
     pytest.importorskip("prometheus_client")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     container.serves("--silent-s", "600", "--metrics", f"127.0.0.1:{port}", devices=TWO)
     pid = container.server_pid("host:1")
     assert page(port, "/live") == "alive\n"

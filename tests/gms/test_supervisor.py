@@ -12,6 +12,7 @@ from gms.rules import messages as m
 from gms.shell.rundir import directory, socket_path
 from tests.gms.command import ended
 from tests.gms.container import CAPACITY, SLAB, Container, dead, descriptors, kill
+from tests.support.ports import free_port
 
 TWO = "host:0,host:1"
 
@@ -148,8 +149,7 @@ def test_a_name_that_is_taken_by_a_foreign_file_is_one_line(container: Container
 
 def test_metrics_have_every_device_behind_one_port(container: Container) -> None:
     pytest.importorskip("prometheus_client")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     container.serves("--metrics", f"127.0.0.1:{port}", devices=TWO)
     container.writer(device="host:1")
     hello = m.Hello(protocol=m.PROTOCOL, engine_id="engine-a", pid=os.getpid(), key="kv", policy="exclusive")

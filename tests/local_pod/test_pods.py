@@ -15,6 +15,7 @@ import yaml
 
 from tests.local_pod.ordinary import PATIENCE_S, Place, Refused, running
 from tests.local_pod.pair import sh
+from tests.support.ports import free_port
 from tests.support.processes import cmdline, run_here
 from tests.support.waiting import until
 from tools.local_pod.__main__ import main
@@ -326,10 +327,7 @@ def commands(here: Place) -> str:
 
 
 def test_ports_of_the_pod_are_reached_from_outside(here: Place) -> None:
-    free = socket.socket()
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-    free.close()
+    port = free_port()
     ready = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     with running(here, pod(here, server("a", 8000, readinessProbe=ready)), *QUICK, "--forward", f"{port}:8000"):
         sh(here, "a", "echo > /run/pod/x")

@@ -16,7 +16,8 @@ from pool.entries import ModelShown, State
 from pool.observer import Listing, Observer, ObserverError
 from sidecar.kernel import process_tree
 from tests.engine.shims import House, Program
-from tests.gateway.door import Stream, _free_port, ask
+from tests.gateway.door import Stream, ask
+from tests.support.ports import free_port
 from tests.support.processes import Process, cmdline
 from tests.support.waiting import DEADLINE_S, until
 
@@ -44,7 +45,7 @@ class Host:
         """Each model is the reference engine's, with weights of its own, unless its entry says otherwise."""
         self.house = house
         self.path = house.directory / "models.yaml"
-        self.port = _free_port()
+        self.port = free_port()
         self.file: dict[str, Any] = {"devices": [DEVICE], "capacity": "256MiB", **file}
         self.models = {name: dict(entry) for name, entry in models.items()}
         self.write()

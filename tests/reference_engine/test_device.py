@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import urllib.request
@@ -26,6 +25,7 @@ from reference_engine.store import OtherWeights
 from sidecar.terminal.exit_codes import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
 from tests.reference_engine.serving import Client, ask, serving, unix
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 NUMBERS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "512")
@@ -349,12 +349,6 @@ def test_arguments_that_are_no_good_are_refused_in_a_sentence(
 
 
 # -- under a shim --------------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def state(port: int) -> dict[str, Any]:
