@@ -80,7 +80,7 @@ class Server(Pod):
     """The one that it runs, if it isn't a pool."""
     accelerators: frozenset[str] = frozenset()
     ended: bool = False
-    """Its phase says so, which kubelet writes once every container of it has ended for good. That is proof."""
+    """Its phase and its containers say so, as kubelet writes once every one has ended for good. That is proof."""
     gated: bool = False
     held: bool = False
     """It has our finalizer."""

@@ -129,7 +129,10 @@ def server(pod: Object) -> Server:
     marks = its["marks"]
     leaving = "deletionTimestamp" in meta
     # A container that is said to have terminated may have been started again since, also as the pod was deleted.
-    ended = status.get("phase") in _OVER or (leaving and not spec.get("nodeName"))
+    # Where a node has gone another one than kubelet writes its phase, and knows nothing of its containers.
+    is_over = status.get("phase") in _OVER
+    says_running = any("running" in (c.get("state") or {}) for c in status.get("containerStatuses") or ())
+    ended = (is_over and not says_running) or (leaving and not spec.get("nodeName"))
     container = next((c for c in spec["containers"] if c["name"] == names.CONTAINER), spec["containers"][0])
     try:
         port, probe = building.endpoint(container)
@@ -141,7 +144,7 @@ def server(pod: Object) -> Server:
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
-        running=not ended and _runs(status, container["name"]),
+        running=not (ended or is_over) and _runs(status, container["name"]),
         leaving=leaving,
         ended=ended,
         gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),

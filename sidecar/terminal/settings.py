@@ -257,8 +257,9 @@ class Parser(argparse.ArgumentParser):
                 if " required" in message:
                     continue
                 return f"; {word} stands behind the command"
-            for near in difflib.get_close_matches(word.partition("=")[0], known, 1):
-                return f"; did you mean {near}?"
+            bare = {each.lstrip("-"): each for each in known}
+            for near in difflib.get_close_matches(word.partition("=")[0].lstrip("-"), bare, 1):
+                return f"; did you mean {bare[near]}?"
         return ""
 
     def _variable(self, flag: str, env: str | None) -> tuple[str, str | None]:

@@ -314,11 +314,14 @@ def test_a_model_s_memory_is_said_for_all_its_accelerators_or_for_each(said: str
     [
         ("Running", "running", False),
         ("Running", "terminated", False),  # kubelet starts it again, and may have as it was deleted
+        ("Failed", "running", False),  # its node has gone, and Kubernetes' collector says so; kubelet says no more
         ("Failed", "terminated", True),
         ("Succeeded", "terminated", True),
     ],
 )
-def test_a_server_pod_has_ended_when_its_phase_says_so(phase: str, state: str, ended: bool, deleted: bool) -> None:
+def test_a_server_pod_has_ended_when_its_phase_and_containers_say_so(
+    phase: str, state: str, ended: bool, deleted: bool
+) -> None:
     pod = _pod()
     pod["metadata"] |= {"labels": {names.SERVER: "pool"}} | (
         {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}

@@ -229,6 +229,7 @@ def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixt
         (["status", "--jsno"], "; did you mean --json?\n"),
         (["status", "--capcity=3"], "; did you mean --capacity?\n"),
         (["status", "--bogus"], "--bogus\n"),
+        (["status", "--cty"], "--cty\n"),
         (["--json", "status"], "; --json stands behind the command\n"),
         (["serve", "--jsno", "--lisen", "x"], "required: --listen; did you mean --listen?\n"),
         (["serve", "--", "--lisen", "x"], "required: --listen\n"),
