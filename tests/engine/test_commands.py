@@ -230,7 +230,7 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
     )
     found = json.loads(said)
     fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "ending", "last_served"}
-    fields |= {"no_room", "refused", "serving", "redundant", "redundancy"}
+    fields |= {"no_room", "refused", "of_many", "serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"
     assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [
