@@ -129,7 +129,7 @@ def server(pod: Object) -> Server:
     marks = its["marks"]
     leaving = "deletionTimestamp" in meta
     # A container that is said to have terminated may have been started again since, also as the pod was deleted.
-    # Where a node has gone another one than kubelet writes its phase, and knows nothing of its containers.
+    # Where a node has gone, Kubernetes' collector writes the phase, and knows nothing of the containers.
     is_over = status.get("phase") in _OVER
     says_running = any("running" in (c.get("state") or {}) for c in status.get("containerStatuses") or ())
     ended = (is_over and not says_running) or (leaving and not spec.get("nodeName"))
@@ -144,7 +144,7 @@ def server(pod: Object) -> Server:
         pool=marks.get(names.SERVER) == "pool",
         instance=marks.get(names.INSTANCE, ""),
         accelerators=frozenset(filter(None, marks.get(names.ACCELERATORS, "").split(","))),
-        running=not (ended or is_over) and _runs(status, container["name"]),
+        running=not is_over and _runs(status, container["name"]),
         leaving=leaving,
         ended=ended,
         gated=any(gate.get("name") == names.GATE for gate in spec.get("schedulingGates") or ()),

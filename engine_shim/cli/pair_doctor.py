@@ -13,6 +13,7 @@ from typing import Any
 from engine_shim.cli import pair_look
 from engine_shim.cli.pair_process import up_pid
 from engine_shim.cli.pair_status import redundancy, runs, serving, silent_engine, why_not_ready
+from engine_shim.shell.shim_status import LOCKS
 from lockserver.doctor import examine, examine_machine
 from pool.entries import FOLLOWS_NONE, ModelShown, State
 from pool.observer import Observer as Pool
@@ -67,7 +68,7 @@ def _of_many(run_dir: Path, facts: pair_look.UpFacts) -> Iterator[Finding]:
     yield from (fail("pool", alarm, FILE if FOLLOWS_NONE in alarm else SHOWN) for alarm in listing.alarms)
     if not listing.waiting_for and not listing.alarms:
         yield ok("pool", f"{len(listing.models)} models")
-    locks = run_dir / pair_look.LOCKS
+    locks = run_dir / LOCKS
     with ThreadPoolExecutor(32) as threads:  # a lock server that is stopped says nothing of each
         for found in threads.map(lambda model: list(_of_model(model, locks / model.name)), listing.models):
             yield from found

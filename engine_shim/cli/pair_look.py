@@ -18,7 +18,6 @@ import msgspec
 from engine_shim.cli.door_answer import NoDoor, ask
 from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.shell import shim_status
-from engine_shim.shell.shim_status import LOCKS as LOCKS
 from gms import observer as gms
 from lockserver import observer as lockserver
 from sidecar.kernel import durable, port_owner
@@ -166,7 +165,7 @@ def what_up_says(run_dir: Path) -> tuple[UpFacts, Path]:
     many, what the `failover models up` of the host does.
     """
     host = run_dir.parent.parent
-    if run_dir.parent.name == LOCKS and (many := UpFacts.read(host)).models:
+    if run_dir.parent.name == shim_status.LOCKS and (many := UpFacts.read(host)).models:
         return many, host
     return UpFacts.read(run_dir), run_dir
 
