@@ -12,7 +12,7 @@ waits; the engine then takes requests again at once, whatever the drain does aft
 are called from other threads at any time.
 
 A failure that another start would only repeat (wrong arguments, the weights of another model) is raised as `CannotRun`.
-Until `start` has returned it also ends the shim, with exit code 64. Any other failure is followed by another start.
+Until `start` has returned it also ends the shim, with its exit code. Any other failure is followed by another start.
 """
 
 import socket
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from sidecar.terminal.exit_codes import EX_OTHER_WEIGHTS, EX_USAGE
 from sidecar.wire import tcp
 from sidecar.wire.sockets import ServerSocket
 
@@ -122,20 +123,24 @@ _OF_A_PAIR = (
     "Both engines of a pair have the same arguments. A new model comes in when no engine has the old weights any more: "
     "end both engines and GMS (failover down; in Kubernetes delete the pod), and start them with the new arguments"
 )
-
-
-def other_weights(region: str) -> str:
-    """What there is to do where an engine finds other weights than its own. `region`: as in `Setting`."""
-    if not region:
-        return _OF_A_PAIR
-    return (
-        f"Models that share the weights {region} have the same arguments: give this one another name for its weights "
-        f"in models.yaml (weights: NAME). Where no other model has these: gmsctl drop {region}"
-    )
+_OF_SHARED = (
+    "Models that share the weights {region} have the same arguments: give this one another name for its weights in "
+    "models.yaml (weights: NAME). Where no other model has these: gmsctl drop {region}"
+)
 
 
 class CannotRun(Exception):
     """A person has to put something right before this engine can be started; another start would change nothing."""
+
+    def __init__(self, why: str, exit_code: int = EX_USAGE) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+def other_weights(device: str, differs: str, region: str) -> CannotRun:
+    """An engine finds other weights than its own. `region`: as in `Setting`."""
+    way_out = _OF_SHARED.format(region=region) if region else _OF_A_PAIR
+    return CannotRun(f"{device} has the weights of another model: {differs}. {way_out}", EX_OTHER_WEIGHTS)
 
 
 class CannotServe(Exception):

@@ -52,8 +52,8 @@ class ShimConnection:
         except PeerTooSlow:
             return
 
-    def failing(self, why: str, *, hopeless: bool = False, transient: bool = False) -> None:
-        self.say(m.Failing(why=why[: m.TEXT_MOST], hopeless=hopeless, transient=transient))
+    def failing(self, why: str, *, exit_code: int = 0, transient: bool = False) -> None:
+        self.say(m.Failing(why=why[: m.TEXT_MOST], exit_code=exit_code, transient=transient))
 
     def phase(self, name: str, spent_s: float) -> None:
         self.say(m.Phase(name=name, seconds=spent_s))

@@ -48,8 +48,8 @@ class ChildState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why they can't be started, in their last words; a `Start` tries again. While they run: why an engine of them has
     ended last.
     """
-    wrong: bool = False
-    """Their engine says that its arguments are."""
+    exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
+    """Why they can't be started, as a number: 64 or 65 by their engine's word (`sidecar/terminal/exit_codes.py`)."""
     host_bytes: Bytes = 0
     """What they have of the host's memory, without what is shared."""
     runs_as: Annotated[str, Meta(max_length=64)] = ""

@@ -50,8 +50,8 @@ class Answer(msgspec.Struct):
     """From a worker."""
 
     error: str = ""
-    hopeless: bool = False
-    """And another start would end in the same way."""
+    exit_code: int = 0
+    """Another start would end in the same way."""
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
@@ -126,7 +126,7 @@ class _Worker:
         answer = msgspec.msgpack.decode(head, type=Answer)
         if answer.error:
             said = f"worker {self.rank} (pid {self.process.pid}): {answer.error}"
-            raise CannotRun(said) if answer.hopeless else WorkerFailed(said)
+            raise CannotRun(said, answer.exit_code) if answer.exit_code else WorkerFailed(said)
         return answer, data
 
     def stop(self) -> None:

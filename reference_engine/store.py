@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_shim.engine import CannotRun, other_weights
+from engine_shim.engine import other_weights
 from gms.client import WEIGHTS, GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
@@ -24,10 +24,6 @@ from reference_engine.weights import fill
 
 _KEY = "reference"
 _SLAB_BYTES = 256 << 20
-
-
-class OtherWeights(CannotRun):
-    """GMS has the weights of another model. That takes a person: another start would find the same."""
 
 
 class Store:
@@ -145,10 +141,7 @@ def _write(writer: Writer, shape: Shape) -> Reader:
 def _bound(reader: Reader, shape: Shape, region: str) -> Mapping[str, Floats]:
     said = reader.layout.metadata.get(_KEY, "none of the reference engine's")
     if said != described(shape):
-        raise OtherWeights(
-            f"{reader.device} has the weights of another model: {said}; this one is {described(shape)}. "
-            + other_weights(region)
-        )
+        raise other_weights(reader.device, f"{said}; this one is {described(shape)}", region)
     return {name: reader.view(name) for name in shape.tensors()}
 
 

@@ -78,7 +78,8 @@ def serve(sock: socket.socket) -> None:
             except Exception as error:  # whatever it is: the main process is told, and ends
                 if not isinstance(error, CannotRun):
                     traceback.print_exc()  # the main process doesn't: where it waited is no help
-                say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CannotRun)))
+                code = error.exit_code if isinstance(error, CannotRun) else 0
+                say(sock, Answer(error=f"{type(error).__name__}: {error}", exit_code=code))
     except (OSError, EOFError):
         return  # the main process is gone, or wants no more: what was to be given back in order has been (`sleep`)
 

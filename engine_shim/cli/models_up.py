@@ -30,7 +30,6 @@ from sidecar.kernel import process_tree
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child
-from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.sockets import ServerSocket
@@ -67,7 +66,7 @@ class Ended:
     ends: int = 0
     why: str = ""
     runs_as: str = ""
-    wrong: bool = False
+    exit_code: int = 0
 
 
 class ModelsUp(Tree):
@@ -236,7 +235,7 @@ class ModelsUp(Tree):
         if model.ending or hopeless is None:
             self._note_end(name, model.runs_as, "")
         else:
-            self._note_end(name, model.runs_as, self.why(hopeless), wrong=hopeless.code == EX_USAGE)
+            self._note_end(name, model.runs_as, self.why(hopeless), hopeless.code or 0)
         for shim in model.shims:
             self.supervisor.children.remove(shim)
         if model.again is not None:
@@ -244,10 +243,10 @@ class ModelsUp(Tree):
         elif model.forget:
             self._forget(name)
 
-    def _note_end(self, name: str, runs_as: str, why: str, *, wrong: bool = False) -> None:
+    def _note_end(self, name: str, runs_as: str, why: str, exit_code: int = 0) -> None:
         """`why`: it couldn't be started."""
         last = self._ended.get(name, Ended())
-        self._ended[name] = Ended(last.ends + 1, why, runs_as, wrong)
+        self._ended[name] = Ended(last.ends + 1, why, runs_as, exit_code)
 
     def _forget(self, name: str) -> None:
         """Its directory goes in one step: a lock server that saw half of it gone served the other half anew."""
@@ -261,7 +260,7 @@ class ModelsUp(Tree):
     def _tell(self) -> None:
         """Every pool, if something has changed."""
         found = {
-            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as, wrong=one.wrong)
+            name: launching.ChildState(ends=one.ends, why=one.why[:2000], runs_as=one.runs_as, exit_code=one.exit_code)
             for name, one in self._ended.items()
         }
         for name, model in self._models.items():

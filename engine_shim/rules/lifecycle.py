@@ -31,7 +31,7 @@ The rules:
  7. Told to end, an engine that serves drains within `drain_s`; any other has nothing to lose and is killed. Told again,
     it is killed. The end waits for our own processes and for nothing else; the next start has rule 1.
  8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
-    arguments, the weights of another model), or when it ends in Init with exit code 64: the shim ends with this code.
+    arguments, the weights of another model), or when it ends in Init with exit code 64: the shim ends with its code.
     Nor is it when Init fails with the same words again and again (`init_failures.py`): the shim ends with 78.
  9. It is ready, and not redundant, while its counterpart takes other requests than it does: an alarm
     (`counterparts.py`).
@@ -125,7 +125,7 @@ class Lifecycle:
         self._exit_code: int | None = None
         self._ended_in = State.INIT
         """The state in which the last tree ended."""
-        self._failing, self._hopeless, self._transient = "", False, False
+        self._failing, self._refuses, self._transient = "", 0, False
         self._init_failures = InitFailures()
         self._beat_at = self._progress_at = self._busy_at = 0.0
         self._used: tuple[float, float] | None = None
@@ -257,7 +257,7 @@ class Lifecycle:
         self.well, self.unwell_why, self.queued, self.unreachable = True, "", 0, ""
         self.counterparts.takes = {}
         self._unwell_since = math.inf
-        self._failing, self._hopeless, self._transient = "", False, False
+        self._failing, self._refuses, self._transient = "", 0, False
         self._behind, self._fencing_at = False, None
         if self.state is State.INIT:
             self.since, self.since_wall = self._now, self._wall
@@ -282,8 +282,8 @@ class Lifecycle:
             if self._init_failures.failed(said, transient=self._transient):
                 self.why = f"Init failed {MOST_ALIKE} times with the same words, so no further start: {why}"
                 self._exit_code = EX_FAILS_ALIKE
-            if self._hopeless:
-                self._exit_code = EX_USAGE
+            if self._refuses:
+                self._exit_code = self._refuses
         self._move(State.DEAD)
         self._await_end()
 
@@ -344,7 +344,7 @@ class Lifecycle:
             return
         if event.code == EX_USAGE and self._ended_in is State.INIT and self.tree is TreePhase.ENDING:
             # Also when a worker, which dies with its parent's thread, was seen to end before its parent did.
-            self._exit_code, self.why = EX_USAGE, self._failing or why
+            self._exit_code, self.why = self._refuses or EX_USAGE, self._failing or why
 
     def _on_not_started(self, event: e.NotStarted) -> None:
         if self.tree is TreePhase.ALIVE:
@@ -355,7 +355,7 @@ class Lifecycle:
         if not self._failing:
             self._transient = event.transient
         self._failing = self._failing or event.why
-        self._hopeless = self._hopeless or event.hopeless
+        self._refuses = self._refuses or event.exit_code
 
     # -- what the tree says ----------------------------------------------------------------------------------------
 

@@ -80,8 +80,8 @@ class Failing(Message, frozen=True):
     """From any process of the tree, in its last moment: why it ends."""
 
     why: Text
-    hopeless: bool = False
-    """Another start would end in the same way; it takes a person."""
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    """Another start would end in the same way: the shim ends with this. 0: it may help."""
     transient: bool = False
     """Waiting may mend it: weights that are not there yet, memory, a permit, another process that has ended."""
 

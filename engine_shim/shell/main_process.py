@@ -445,7 +445,7 @@ def _told_what_its_parser_says(shim: membership.ShimConnection) -> Iterator[None
     except SystemExit:
         lines = [line for line in heard.words.splitlines() if line and not line.startswith("see: ")]
         if lines:
-            shim.failing(lines[-1], hopeless=True)
+            shim.failing(lines[-1], exit_code=EX_USAGE)
         raise
 
 
@@ -501,10 +501,11 @@ def run(argv: list[str] | None = None) -> NoReturn:
     except SystemExit:
         os._exit(EX_USAGE)  # the engine's parser has printed what is wrong with its arguments
     except (CannotRun, membership.NotAMember) as error:
+        code = error.exit_code if isinstance(error, CannotRun) else 0
         if shim is not None:
-            shim.failing(str(error), hopeless=isinstance(error, CannotRun))
+            shim.failing(str(error), exit_code=code)
         _tell(str(error))
-        os._exit(EX_USAGE if isinstance(error, CannotRun) else 1)
+        os._exit(code or 1)
     except BaseException as error:
         state = main.state if main is not None else "init"
         why = f"failed in {state}: {_said(error)}"

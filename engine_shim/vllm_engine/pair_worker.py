@@ -24,7 +24,6 @@ from engine_shim.vllm_engine.kv_tensors import Allocating, Parked
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
-from sidecar.terminal.exit_codes import EX_USAGE
 
 MOST_RANGES = 250
 """A pool has no more (docs/inside/gms.md). A cache of more allocations is the engine's own."""
@@ -55,7 +54,7 @@ def step(method: Callable[P, T]) -> Callable[P, T]:
             plugin.say_failure(error)
             if isinstance(error, CannotRun) and plugin.has_joined():
                 print(f"engine: {error}", file=sys.stderr, flush=True)
-                os._exit(EX_USAGE)  # vLLM would say twice where in its code that was
+                os._exit(error.exit_code)  # vLLM would say twice where in its code that was
             raise
 
     return taken

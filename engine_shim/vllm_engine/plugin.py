@@ -17,6 +17,7 @@ from engine_shim import membership
 from engine_shim.engine import CannotRun
 from engine_shim.shell.transient import is_transient
 from sidecar.kernel import process_setup
+from sidecar.terminal.exit_codes import EX_USAGE
 
 LOAD_FORMAT = "gms"
 _PARENT = os.getppid()
@@ -51,7 +52,7 @@ def say_failure(error: BaseException) -> None:
     from engine_shim.vllm_engine import versions
 
     if isinstance(error, CannotRun) or versions.never_fits(error):
-        joined().shim.failing(str(error), hopeless=True)
+        joined().shim.failing(str(error), exit_code=getattr(error, "exit_code", EX_USAGE))
     else:
         why = f"{type(error).__name__}: {error}"
         joined().shim.failing(why, transient=is_transient(error) or "WorkerProc initialization failed" in why)

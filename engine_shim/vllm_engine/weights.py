@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engine_shim.engine import CannotRun, other_weights
+from engine_shim.engine import other_weights
 from engine_shim.vllm_engine import engine_directory
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
@@ -22,10 +22,6 @@ KEY = "vllm"
 FILES_KEY = "vllm-files"
 ON_HOST_KEY = "vllm-on-host"
 """Names of the tensors that were in the host's memory and not on the device before they were published."""
-
-
-class OtherWeights(CannotRun):
-    """GMS has the weights of another model, or of another vLLM."""
 
 
 def differs(theirs: str, ours: Mapping[str, str]) -> str:
@@ -79,10 +75,7 @@ class Weights:
         self._there = None
         theirs = self._reader.layout.metadata.get(KEY, "")
         if theirs != said:
-            raise OtherWeights(
-                f"{self.device} has the weights of another model: {differs(theirs, described)}. "
-                + other_weights(self._settings.setting.region)
-            )
+            raise other_weights(self.device, differs(theirs, described), self._settings.setting.region)
         return self._reader
 
     @property

@@ -171,8 +171,8 @@ class Child(Event, frozen=True):
     host_bytes: int = 0
     runs_as: str = ""
     """What of its entry they were started with last, in the words of the pool that did; empty: it isn't known."""
-    wrong: bool = False
-    """Their engine says that its arguments are wrong."""
+    exit_code: int = 0
+    """Why they can't be started: 64, its arguments are wrong; 65, GMS has the weights of another model."""
 
 
 class LauncherSeen(Event, frozen=True):

@@ -21,8 +21,6 @@ class Leftover:
     """The launcher was told that it is a model no more."""
     drops: bool = False
     dropping: Tries = field(default_factory=Tries)
-    follows_from: frozenset[str] = frozenset()
-    """What its weights follow from, for a model that takes them over (`Region`)."""
 
 
 class Leftovers:

@@ -65,6 +65,7 @@ from pool.rules.picture import Picture
 from pool.rules.plan import Down, Step, plan
 from sidecar.machine.context import Context, Time
 from sidecar.machine.plan import Circle, Plan, conclude
+from sidecar.terminal.exit_codes import EX_OTHER_WEIGHTS, EX_USAGE
 from sidecar.terminal.names import is_meant
 
 HISTORY = 200
@@ -158,8 +159,6 @@ class Machine:
         names = {name for rules in event.models.values() for name in (rules.entry.name, rules.entry.region)}
         if names - {*self._names, *self._leftovers.of}:
             self.context.out.append(e.Save())
-        for region in self.picture.regions.values():
-            region.mind_entries()
         for name, rules in event.models.items():
             model = self.models.get(name)
             if model is None:
@@ -184,8 +183,6 @@ class Machine:
             model.rules, model.leaving = rules, False
         for name in self.models.keys() - event.models.keys():
             self.models[name].leaving = True
-        for region in self.picture.regions.values():
-            region.mind_entries()
         self._kept_asleep = ()
         self._demands()
         self.context.changed = True
@@ -309,7 +306,7 @@ class Machine:
         self._leftovers.dropped(event.weights, event.why)
         region = self.picture.regions.get(event.weights)
         if region is not None and self._end_move(region, Wish.DROP, region.dropping, event.why):
-            region.parked, region.here, region.follows_from = {}, {}, frozenset()
+            region.parked, region.here = {}, {}
             self.context.note("dropped", weights=region.name)
 
     def _end_move(self, region: Region, wish: Wish, tries: Tries, why: str) -> list[Model]:
@@ -358,7 +355,12 @@ class Machine:
         model.ended_idle = asked and not model.outdated
         model.view, model.away, model.wish, model.fresh = None, True, Wish.NONE, False
         model.outdated, model.put_down = "", False
-        if model.child.wrong and model.child.runs_as == runs_as(model.rules.entry):
+        says = model.child.exit_code if model.child.runs_as == runs_as(model.rules.entry) else 0
+        model.found_others = says == EX_OTHER_WEIGHTS
+        if model.found_others and model.has_others and not model.failures:  # they go, and it is started again
+            model.failures = 1
+            self.context.note("other_weights", model=model.name, why=why)
+        elif says == EX_USAGE:
             self._failed(model, f"{why[:MOST_WHY]}; {WRONG} {model.name}", wrong=True)
         elif why:
             self._failed(model, why)
@@ -393,15 +395,15 @@ class Machine:
     def _take_weights(self, model: Model) -> None:
         region = model.region
         region.models.remove(model)
+        model.found_others = False
         if not region.models:
             del self.picture.regions[region.name]
-            self._leftovers.of.setdefault(region.name, Leftover()).follows_from = region.follows_from
+            self._leftovers.of.setdefault(region.name, Leftover())
 
     def _region(self, name: str) -> Region:
         """The one that models have already, or a new one."""
         if (region := self.picture.regions.get(name)) is None:
-            left = self._leftovers.of.get(name, Leftover())
-            region = self.picture.regions[name] = Region(name, follows_from=left.follows_from)
+            region = self.picture.regions[name] = Region(name)
             for said in self.picture.gms.values():
                 region.seen(said)
         return region

@@ -115,8 +115,6 @@ class Region:
     """What they take of each device now, as GMS says; of an engine that has none in GMS it isn't known."""
     parked: dict[str, int] = field(default_factory=dict)
     """What they take of the host's memory, by the device that they are of."""
-    follows_from: frozenset[str] = frozenset()
-    """By what each entry that has had them, as long as they are there, says of them."""
     parking: Tries = field(default_factory=Tries)
     dropping: Tries = field(default_factory=Tries)
 
@@ -124,20 +122,6 @@ class Region:
         for has, sizes in ((self.here, said.here or {}), (self.parked, said.parked)):
             has.pop(said.device, None)
             has |= {said.device: sizes[self.name]} if sizes.get(self.name) else {}
-        if not (self.here or self.parked):
-            self.follows_from = frozenset()
-
-    @property
-    def said(self) -> frozenset[str]:
-        """By what those that stay, if any does, say of them now. One that runs on may have others by its entry."""
-        those = [one for one in self.models if one.rules.entry.region == self.name]
-        staying = [one for one in those if not one.leaving]
-        return frozenset(loads_as(one.rules.entry) for one in staying or those)
-
-    def mind_entries(self) -> None:
-        """As long as one that has them says of them what it has said, or another does, they are the same."""
-        if (self.here or self.parked) and not (self.follows_from and self.follows_from.isdisjoint(self.said)):
-            self.follows_from |= self.said
 
 
 @dataclass(eq=False)
@@ -197,6 +181,8 @@ class Model:
     """The pool has ended it for lack of use, or for room: its preload doesn't start it again."""
     sleep_at: float = -math.inf
     """Its lock has refused to put it to sleep: not again before that."""
+    found_others: bool = False
+    """Its engine has ended last since GMS has another model's weights for it."""
     failures: int = 0
     retry_at: float = -math.inf
     """It has failed, and isn't tried again before; then it is as if it had not."""
@@ -252,18 +238,17 @@ class Model:
         return State.ASLEEP if view.ready else State.LOADING
 
     @property
-    def has_older(self) -> bool:
-        """Its weights in GMS may be another model's: they were loaded with an older entry. Of those that it shares,
-        each of the others' has changed as well.
+    def has_others(self) -> bool:
+        """GMS has another model's weights for it, as its engine has found; or it may, since they were loaded with an
+        older entry. Weights that it shares may follow from any of several entries.
         """
         ran, region = self.child.runs_as, self.region
         if self.child.running or not (self.weights or self.parked):
             return False
         if any(one.child.running and not (one.outdated or one.leaving) for one in region.models):
             return False  # it reads them
-        if region.models == [self] and ran and ran.partition(".")[0] != loads_as(self.rules.entry):
-            return True
-        return bool(region.follows_from) and region.follows_from.isdisjoint(region.said)
+        loads = runs_as(self.rules.entry).partition(".")[0]
+        return self.found_others or (region.models == [self] and ran.partition(".")[0] not in ("", loads))
 
     @property
     def offered(self) -> State:
@@ -359,6 +344,7 @@ class Model:
 
     def works(self) -> None:
         self.failures, self.why_failed, self.retry_at, self.grants, self.dies = 0, "", -math.inf, 0, False
+        self.found_others = False
 
 
 def runs_as(entry: Entry) -> str:
@@ -371,10 +357,6 @@ def runs_as(entry: Entry) -> str:
     rest |= _unusual(entry, "memory") if entry.command else {}
     packed = (msgspec.msgpack.encode(said, order="deterministic") for said in (loads, rest))
     return ".".join(hashlib.sha256(each).hexdigest()[:16] for each in packed)
-
-
-def loads_as(entry: Entry) -> str:
-    return runs_as(entry).partition(".")[0]
 
 
 def _unusual(entry: Entry, *names: str) -> dict[str, Any]:

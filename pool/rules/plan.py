@@ -62,7 +62,7 @@ def _orders(it: Picture, now: float) -> Iterator[Step | float]:
         if model.grants > MOST_GRANTS and acts(model) and _lock_is_free(model):
             yield Down(model.name, model.why_failed)
         none_has_them = all(not one.child.running and acts(one) for one in model.region.models)
-        if none_has_them and not it.gms_away and model.has_older and model.region.dropping.again_at == -math.inf:
+        if none_has_them and not it.gms_away and model.has_others and model.region.dropping.again_at == -math.inf:
             yield Up(model.name, drop=(model.name,), room_first=True)
         if not (model.leaving or model.outdated) or not acts(model):
             continue
@@ -117,7 +117,7 @@ def queue(it: Picture, now: float) -> list[Model]:
 
 
 def _candidate(it: Picture, model: Model) -> bool:
-    if model.has_older or (not model.demand.wants if model.leaving else model.outdated):
+    if model.has_others or (not model.demand.wants if model.leaving else model.outdated):
         return False
     state = model.state
     if state in (State.OFF, State.FAILED) and not model.child.running:

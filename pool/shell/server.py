@@ -349,7 +349,7 @@ class Server(Shell):
         if not isinstance(message, launching.Children):
             return
         children = {
-            name: e.Child(child.running, child.ends, child.why, child.host_bytes, child.runs_as, child.wrong)
+            name: e.Child(child.running, child.ends, child.why, child.host_bytes, child.runs_as, child.exit_code)
             for name, child in message.children.items()
         }
         running = {name for name, child in children.items() if child.running}

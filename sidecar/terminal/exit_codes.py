@@ -6,6 +6,8 @@ The numbers are those of BSD's sysexits.h and of the shells, so that a script ca
 
 EX_USAGE = 64
 """The arguments are wrong: another start would change nothing."""
+EX_OTHER_WEIGHTS = 65
+"""An engine finds the weights of another model, or of another version: another start would, too."""
 EX_REFUSED = 69
 """What was asked for is refused, or what grants it can't be reached."""
 EX_LOST = 70

@@ -159,17 +159,17 @@ def test_exit_code_64_counts_though_a_worker_was_seen_to_end_first_and_the_reaso
 def test_a_worker_that_says_that_no_start_can_help_is_believed_in_init_and_it_is_the_reason() -> None:
     """What its main process says of it afterwards is that some process failed."""
     harness = at(State.INIT)
-    harness.feed(e.Failing("other weights", hopeless=True))
+    harness.feed(e.Failing("other weights", exit_code=65))
     harness.feed(e.Failing("failed in init: some process failed"))
     harness.feed(e.Died(WORKER))
     harness.feed(e.Ended(-9))
     harness.gone()
-    assert harness.said[-1] == e.Exit(64, "other weights")
+    assert harness.said[-1] == e.Exit(65, "other weights")
 
 
 def test_what_no_start_could_help_in_init_means_nothing_later_on() -> None:
     harness = at(State.STANDBY)
-    harness.feed(e.Failing("other weights", hopeless=True))
+    harness.feed(e.Failing("other weights", exit_code=65))
     harness.feed(e.Died(WORKER))
     harness.gone()
     harness.wait(HANDOFF_S)

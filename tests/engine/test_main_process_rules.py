@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from engine_shim import membership
-from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WokeWrong, WorkerFailed
+from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WokeWrong, WorkerFailed, other_weights
 from engine_shim.membership import NotAMember
 from engine_shim.rules import messages as m
 from engine_shim.shell import known_engines, main_process
 from engine_shim.shell.transient import is_of_network
 from lockserver import client
 from lockserver.client import LockError
-from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.exit_codes import EX_OTHER_WEIGHTS, EX_USAGE
 
 TOKEN = 17
 OWN = Path("/run/failover")
@@ -42,7 +42,7 @@ class Notebook:
         self.beats: list[m.Beat] = []
         self.then: dict[str, Any] = {}
         """Line -> what happens when it is written."""
-        self.failing, self.hopeless = "", False
+        self.failing, self.exit_code = "", 0
         self.readiness: list[bool] = []
 
     def note(self, line: str) -> None:
@@ -103,8 +103,8 @@ class Shim:
             assert isinstance(message, m.Step)
             self.book.note(f"{message.to} {message.token or ''} {message.url}".strip())
 
-    def failing(self, why: str, *, hopeless: bool = False, transient: bool = False) -> None:
-        self.book.failing, self.book.hopeless = why, hopeless
+    def failing(self, why: str, *, exit_code: int = 0, transient: bool = False) -> None:
+        self.book.failing, self.book.exit_code = why, exit_code
 
     def phase(self, name: str, spent_s: float) -> None:
         assert spent_s >= 0
@@ -591,7 +591,7 @@ def test_a_trace_is_shown_only_of_what_went_wrong_in_this_process(
     ("step", "error", "code"),
     [
         ("make", CannotRun("no torch"), EX_USAGE),
-        ("live", CannotRun("other weights"), EX_USAGE),
+        ("live", other_weights("gpu", "one is large", ""), EX_OTHER_WEIGHTS),
         ("make", SystemExit(2), EX_USAGE),
         ("enter_main", NotAMember("no shim"), 1),
     ],
@@ -600,7 +600,7 @@ def test_its_exit_code_says_whether_another_start_could_help(
     book: Notebook, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException, code: int
 ) -> None:
     assert ran(book, monkeypatch, **{step: error})[-1] == f"exit {code}"
-    assert book.hopeless is isinstance(error, CannotRun)
+    assert book.exit_code == (code if isinstance(error, CannotRun) else 0)
 
 
 class OfALibrary(ConnectionError):

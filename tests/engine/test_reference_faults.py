@@ -144,7 +144,7 @@ def test_an_engine_that_finds_another_models_weights_ends_for_good_with_a_senten
     before = set(house.processes())
     for name, role in (("c", "primary"), ("d", "shadow")):
         other = house.shim(REFERENCE, name, arguments=("--seed", "7"), role=role)
-        assert other.code() == 64
+        assert other.code() == 65
         assert "host:0 has the weights of another model" in other.said() and "Traceback" not in other.said()
         assert "failover down" in other.said(), "the way to get the new one in"
         assert other.said().count(" info shim start ") == 1, "it is started once, and not again"
@@ -161,7 +161,7 @@ def test_a_worker_that_finds_another_models_weights_on_its_device_ends_the_engin
     until((house.devices / "1").exists, "GMS has made the device")
     replaced(house, "host:1", ("--seed", "7"), first=True)
     a = house.shim(REFERENCE, "a", arguments=two)
-    assert a.code() == 64
+    assert a.code() == 65
     assert "host:1 has the weights of another model" in a.said() and "Traceback" not in a.said()
 
 
@@ -190,7 +190,7 @@ def test_a_standby_whose_weights_were_replaced_by_another_models_is_not_ready_an
 ) -> None:
     x, a = asleep
     replaced(house, "host:0", ("--seed", "7"))
-    assert a.code() == 64
+    assert a.code() == 65
     assert "unwell" in a.said() and "has the weights of another model" in a.said()
     assert x.state()["state"] == "Active" and x.state()["deaths"] == 0
 

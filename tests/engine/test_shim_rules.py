@@ -169,10 +169,10 @@ def test_the_engine_knows_who_it_is_and_signals_go_to_it(house: House) -> None:
 
 def test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_ends(house: House) -> None:
     worker = "from engine_shim import membership; line = membership._register(main=False); " + (
-        "line.failing('other weights', hopeless=True)"
+        "line.failing('other weights', exit_code=65)"
     )
     shim = Bare(house, f"child({worker!r}); forever()")
-    assert shim.code() == 64
+    assert shim.code() == 65
     assert 'why="other weights"' in shim.said()
 
 
@@ -182,7 +182,7 @@ def test_what_a_process_said_before_its_end_is_heard_before_it(tmp_path: Path) -
 
 
 def hears_of_an_end_first(run_dir: Path) -> None:
-    program = BEGIN + "shim.failing('other weights', hopeless=True); os._exit(1)"
+    program = BEGIN + "shim.failing('other weights', exit_code=65); os._exit(1)"
     options = Options(Config("a"), run_dir, ("127.0.0.1", 0), (sys.executable, "-c", program))
     shim = Shim(options, Log("shim", stream=StringIO()))
     shim.feed(e.Started())
@@ -194,7 +194,7 @@ def hears_of_an_end_first(run_dir: Path) -> None:
     assert select.select([pidfd], [], [], DEADLINE_S)[0]
     shim._on_death(number)
     assert shim.machine.why == "other weights"
-    assert shim.code == 64 and shim.loop.stopping
+    assert shim.code == 65 and shim.loop.stopping
 
 
 def test_one_hello_of_this_protocol_for_this_start_and_one_main_process_which_alone_says_steps(house: House) -> None:
@@ -213,7 +213,7 @@ def test_one_hello_of_this_protocol_for_this_start_and_one_main_process_which_al
     worker.say(m.Step(to="standby"))
     assert isinstance(worker.heard(), m.Problem)
     another = Line(house.run_dir)
-    another.say(m.Failing(why="it isn't mine", hopeless=True))
+    another.say(m.Failing(why="it isn't mine", exit_code=64))
     assert isinstance(another.heard(), m.Problem)
     assert shim.state()["state"] == "Init" and shim.state()["deaths"] == 0
 

@@ -6,7 +6,7 @@ What must hold after every event (`HouseWorld.check`):
 * Weights that models share take their room once. They are parked only while all of these sleep and none is pinned, and
   never more than the host's memory may have.
 * Dropped they are only while none of these has an engine and none is pinned, and where requests wait for one only while
-  another is wanted, too, or an older entry has loaded them; and no engine is ended that serves.
+  another is wanted, too, or they are another model's; and no engine is ended that serves.
 * No stream is lost: each waits, is served, or is whole; or is refused, as its model was taken out while no pool ran.
 * Nothing is left of a model that was taken out, once the faults are over.
 * A pinned model is never put to sleep for another, nor one before its `loaded_at_least_s`, nor one that was waked for a
@@ -27,6 +27,7 @@ from pool.rules.machine import Machine
 from pool.rules.model import runs_as
 from pool.rules.turns import BEGIN_S
 from sidecar.machine.context import Time
+from sidecar.terminal.exit_codes import EX_OTHER_WEIGHTS
 from tests.pool.world import Kind, Stream, World
 from tests.sim.schedule import Violation
 
@@ -56,6 +57,8 @@ class Region:
     """Who brings them back, or makes them, and who waits for that."""
     stays: bool = False
     """The next park, or drop, fails."""
+    of: list[str] = field(default_factory=list)
+    """The arguments of the engine that has loaded them: another model's with others."""
 
     @property
     def names(self) -> list[str]:
@@ -68,10 +71,11 @@ class Engine:
 
     kind: Kind
     region: Region
-    runs_as: str
+    entry: Entry
     """What its processes were started with."""
     running: bool = False
     ends: int = 0
+    exit_code: int = 0
     ready: bool = False
     resting: bool = True
     held: bool = False
@@ -93,8 +97,8 @@ class Engine:
     breaks: bool = False
     """The next wake fails."""
     ending: bool = False
-    again: bool = False
-    """It is started anew once it has ended."""
+    again: Entry | None = None
+    """With it, it is started anew once it has ended."""
     forget: bool = False
 
     @property
@@ -131,7 +135,7 @@ class HouseWorld(World):
         for kind in kinds:
             name = self.entries[kind.name].region
             region = self.regions.setdefault(name, Region(name, kind.weights, kind.copy_s))
-            its = runs_as(self.entries[kind.name])
+            its = self.entries[kind.name]
             self.engines[kind.name] = engine = Engine(kind, region, its, running=loaded, ready=loaded)
             region.engines.append(engine)
         for region in self.regions.values() if loaded else ():
@@ -217,7 +221,7 @@ class HouseWorld(World):
             self._may_sleep(engine, effect.why)
             self.after(0.0005, lambda: self._sleep(engine, effect.drain_s))
         elif isinstance(effect, e.Start):
-            self.after(0.0005, lambda: self._start(engine))
+            self.after(0.0005, partial(self._start, engine, self.machine.models[name].rules.entry))
         elif isinstance(effect, e.End):
             if engine.serving:
                 raise Violation(f"{name} is to be ended while it serves")
@@ -234,15 +238,15 @@ class HouseWorld(World):
     def _may_park(self, region: Region) -> None:
         if "gms" in self.away:
             raise Violation(f"{region.name} is to be parked while GMS is away")
-        models = self.machine.models
-        if any(models[name].pinned or self.engines[name].serving for name in region.names if name in models):
+        pinned = any(one.pinned for one in self.machine.models.values() if one.region.name == region.name)
+        if pinned or any(engine.serving for engine in region.engines):
             raise Violation(f"{region.name} is to be parked, and has a model that is awake or pinned")
 
     def _may_drop(self, region: Region) -> None:
         models = self.machine.models
-        these = [models[name] for name in region.names if name in models]
+        these = [one for one in models.values() if one.region.name == region.name]
         others = any(other.wants for other in models.values() if other not in these)
-        older = any(one.has_older for one in these)
+        older = any(one.has_others for one in these)
         needed = any(one.pinned or (one.demand.wants and not others) for one in these) and not older
         if "gms" in self.away or needed or any(one.child.running for one in these):
             raise Violation(f"the weights {region.name} are to be dropped, which may be needed")
@@ -262,8 +266,11 @@ class HouseWorld(World):
     # -- what it is told -------------------------------------------------------------------------------------------
 
     def _said(self) -> None:
-        """The door's demand, now. What isn't the pool's it refuses: it was taken out while no pool ran, say."""
-        for name in sorted(self.out - self.machine.models.keys()):
+        """The door's demand, now. What isn't the pool's it refuses: it was taken out while no pool ran, say. So is what
+        was taken out, and finds another model's weights.
+        """
+        stay = {name for name, one in self.machine.models.items() if not one.found_others}
+        for name in sorted(self.out - stay):
             for stream in (*self.waiting[name], *self.served[name]):
                 self.over(stream, "refused")
         models = {}
@@ -291,7 +298,7 @@ class HouseWorld(World):
 
     def tell_launcher(self) -> None:
         children = {
-            name: e.Child(one.running, one.ends, one.why if not one.running else "", runs_as=one.runs_as)
+            name: e.Child(one.running, one.ends, "" if one.running else one.why, 0, runs_as(one.entry), one.exit_code)
             for name, one in self.engines.items()
             if one.running or one.ends
         }
@@ -332,13 +339,17 @@ class HouseWorld(World):
             self.serve(stream)
             self.engines[name].had = True
 
-    def _start(self, engine: Engine) -> None:
-        engine.again = engine.ending
+    def _start(self, engine: Engine, entry: Entry) -> None:
+        engine.again = entry if engine.ending else None
         if engine.running or engine.ending:
             return
         engine.running, engine.ready, engine.resting, engine.why = True, False, True, ""
-        engine.runs_as = runs_as(self.machine.models[engine.kind.name].rules.entry)
-        engine.turn_at = math.inf
+        engine.entry = entry
+        engine.turn_at, engine.exit_code = math.inf, 0
+        engine.region.engines.remove(engine)
+        name = engine.entry.region
+        engine.region = self.regions.setdefault(name, Region(name, engine.kind.weights, engine.kind.copy_s))
+        engine.region.engines.append(engine)
         life = engine.life
         self.after(engine.kind.load_s, lambda: self._ready(engine, life))
         self.tell_launcher()
@@ -351,7 +362,7 @@ class HouseWorld(World):
 
     def _end(self, engine: Engine, *, forget: bool = False) -> None:
         """It drains first. A start meanwhile follows."""
-        engine.again, engine.ending = False, True
+        engine.again, engine.ending = None, True
         engine.forget = engine.forget or forget
         self.after(self.chance.choice((0.0, 0.5, 10.0)), partial(self._has_ended, engine))
 
@@ -361,11 +372,11 @@ class HouseWorld(World):
         if engine.running:
             self.die(engine, again=False)
         if engine.forget:
-            engine.ends, engine.why = 0, ""
-        again, engine.ending, engine.again, engine.forget = engine.again, False, False, False
+            engine.ends, engine.why, engine.exit_code = 0, "", 0
+        again, engine.ending, engine.again, engine.forget = engine.again, False, None, False
         self.tell_launcher()
         if again:
-            self._start(engine)
+            self._start(engine, again)
 
     def left(self) -> list[str]:
         """What is there of models that were taken out."""
@@ -379,6 +390,9 @@ class HouseWorld(World):
             return
         if engine in region.movers:
             self._is_back(region)
+        elif (region.here or region.parked) and region.of != engine.entry.arguments:
+            self.die(engine, again=False, why="GMS has the weights of another model", exit_code=EX_OTHER_WEIGHTS)
+            return
         if region.here < region.size or region.movers:
             if region.parked and not region.movers and not region.copying % 2 and self._lacks(engine) > 0:
                 self.die(engine, again=True)  # what comes back is refused at once
@@ -460,6 +474,7 @@ class HouseWorld(World):
         if region.here == region.size and not region.movers:
             return 0.0
         region.here = region.size
+        region.of = region.of if region.parked else engine.entry.arguments
         region.movers.append(engine)
         self.tell_gms()
         return region.copy_s if region.parked else 0.0
@@ -604,7 +619,7 @@ class HouseWorld(World):
             self.tell_ledger()
             self.lend()
 
-    def die(self, engine: Engine, *, again: bool, why: str = "") -> None:
+    def die(self, engine: Engine, *, again: bool, why: str = "", exit_code: int = 0) -> None:
         """kill -9. `again`: its shim starts it again; else the launcher has ended it, or it can't be started."""
         name = engine.kind.name
         engine.life += 1
@@ -625,7 +640,7 @@ class HouseWorld(World):
             self.tell_lock(name)
         else:
             self.tell_lock(name)
-            engine.running, engine.why = False, why
+            engine.running, engine.why, engine.exit_code = False, why, exit_code
             engine.ends += 1
             self.tell_launcher()
         self._said()

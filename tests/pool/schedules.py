@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from pool.entries import Entry
 from pool.rules import events as e
 from pool.rules import messages as m
@@ -188,10 +190,20 @@ class Schedule:
         self.world._wake(self.world.engines[self.name()], by="person")
 
     def reload(self) -> None:
+        """Of one model, or of all that share its weights; with another model's arguments, or under another name."""
+        chance, entries = self.chance, self.world.entries
         name = self.name()
-        entry: dict[str, Any] = {"arguments": [str(self.chance.random())]} if self.chance.random() < 0.5 else {}
-        entry |= {**_entry(self.chance), "weights": self.world.entries[name].weights}
-        self.world.entries[name] = Entry(name=name, engine="reference", **entry)
+        arguments = chance.choice(([], [], [str(chance.random())]))
+        entries[name] = Entry(
+            name=name, engine="reference", **_entry(chance), arguments=arguments, weights=entries[name].weights
+        )
+        if chance.random() < 0.7:
+            those = [one for one in entries.values() if one.region == entries[name].region]
+            entries |= {one.name: msgspec.structs.replace(one, arguments=arguments) for one in those}
+        if chance.random() < 0.2:
+            size, kinds = self.world.kinds[name].weights, self.world.kinds.values()
+            weights = chance.choice(["", *(entries[kind.name].weights for kind in kinds if kind.weights == size)])
+            entries[name] = msgspec.structs.replace(entries[name], weights=weights)
         self.world.configure()
 
     def takes_out(self) -> None:

@@ -114,7 +114,8 @@ def test_what_runs_and_no_pool_knows_any_more_is_ended_as_the_launcher_starts_wh
 def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers_are_paused(word: str) -> None:
     pool = Pool(running=True)
     pool.awake("a", BUSY)
-    pool.launcher(a=e.Child(True, runs_as=runs_as(pool.machine.models["a"].rules.entry)))
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    pool.launcher(a=e.Child(True, runs_as=runs))
     pool.weights(a=10)
     pool.entries = {"a": {"arguments": [word, "8"]}}
     pool.configure("ab")
@@ -122,7 +123,7 @@ def test_one_whose_entry_has_changed_is_started_with_the_new_one_and_its_answers
     pool.wants("a", waiting=0, paused=1)
     pool.sleeps("a")
     assert pool.wishes() == [("end", "a")]
-    pool.launcher(a=e.Child(False, ends=1))
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs))
     if word == "--preset":
         assert pool.wishes() == [("drop", "a")], "its weights follow from that"
         pool.feed(e.DropEnded("a"))
@@ -194,33 +195,64 @@ def test_weights_that_others_have_or_that_dont_follow_from_the_change_stay_for_a
     assert pool.wishes() == [("start", "a")]
 
 
-@pytest.mark.parametrize(("was", "comes"), ["ab", "ba"])
-def test_weights_of_a_name_that_one_model_leaves_to_another_are_dropped_before_that_one_starts(
-    was: str, comes: str
+OTHERS = "GMS has the weights of another model"
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+@pytest.mark.parametrize("knows", [False, True])
+def test_weights_that_an_engine_finds_to_be_another_models_are_dropped_and_it_is_started_again(
+    is_parked: bool, knows: bool
 ) -> None:
-    """Both entries change at once. What the other one ran with follows from the same arguments, under another name."""
-    other = {"arguments": ["other"]}
-    pool = Pool("ab", entries={was: {"weights": "w"}, comes: other}, running=False)
-    pool.weights(w=10)
-    ran = {name: runs_as(pool.machine.models[name].rules.entry) for name in "ab"}
-    pool.launcher(**{name: e.Child(False, ends=1, runs_as=its) for name, its in ran.items()})
-    pool.entries = {comes: {"weights": "w", **other}}
-    pool.configure("ab")
-    pool.wants(comes)
-    assert pool.wishes() == [("drop", "w")]
-
-
-def test_what_a_model_says_of_weights_that_it_is_to_have_says_nothing_of_those_that_it_runs_with() -> None:
-    """Those that shared them change later to the same arguments, and would be refused: theirs are older."""
+    """Of what those of several models, or of an earlier pool's, follow from it knows nothing."""
     pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
-    pool.launcher(a=e.Child(True, runs_as=runs_as(pool.machine.models["a"].rules.entry)))
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    pool.weights(parked={"w": 10 * is_parked}, w=10 * (not is_parked))
+    pool.wants("a")
+    if knows:
+        assert pool.wishes() == [("start", "a")]
+    pool.launcher(a=e.Child(False, ends=1, why=OTHERS, runs_as=runs, exit_code=65))
+    assert ("drop", "w") in pool.wishes() and pool.state("a") is State.OFF
+    pool.feed(e.DropEnded("w"))
+    assert pool.wishes() == [("start", "a")]
+
+
+def test_one_that_finds_others_again_has_failed_as_gms_or_another_program_does_what_it_should_not() -> None:
+    pool = Pool(running=False)
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    pool.wants("a")
+    for number, state in (1, State.OFF), (2, State.FAILED):
+        pool.weights(a=10)
+        pool.launcher(a=e.Child(False, ends=number, why=OTHERS, runs_as=runs, exit_code=65))
+        assert pool.state("a") is state
+        pool.feed(e.DropEnded("a"))
+    pool.advance(120)
+    assert ("start", "a") in pool.wishes()
+
+
+def test_weights_that_another_one_reads_are_not_dropped_for_one_that_they_are_not_meant_for() -> None:
+    """It is told; what it says has the way out. Once none reads them it has its own."""
+    pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    pool.launcher(b=e.Child(True, runs_as=runs))
     pool.weights(w=10)
-    pool.entries = {"a": {"arguments": ["other"]}, "b": {"weights": "w"}}
-    pool.configure("ab")
-    assert not pool.machine.models["b"].has_older
-    pool.entries |= {"b": {"weights": "w", "arguments": ["other"]}}
-    pool.configure("ab")
-    assert pool.machine.models["b"].has_older
+    pool.lock("b")
+    pool.wants("a")
+    pool.launcher(a=e.Child(False, ends=1, why=OTHERS, runs_as=runs, exit_code=65), b=e.Child(True, runs_as=runs))
+    assert pool.state("a") is State.FAILED and OTHERS in pool.machine.models["a"].why_failed
+    assert "drop" not in dict(pool.wishes())
+    pool.launcher(
+        a=e.Child(False, ends=1, why=OTHERS, runs_as=runs, exit_code=65), b=e.Child(False, ends=1, runs_as=runs)
+    )
+    assert ("drop", "w") in pool.wishes()
+
+
+def test_what_an_older_entry_found_to_be_anothers_may_be_right_for_the_one_of_now() -> None:
+    pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
+    runs = runs_as(Entry(engine="reference", arguments=["old"], weights="w"))
+    pool.weights(w=10)
+    pool.launcher(a=e.Child(False, ends=1, runs_as=runs, exit_code=65))
+    pool.wants("a")
+    assert pool.wishes() == [("start", "a")]
 
 
 def test_one_that_was_taken_out_after_it_had_changed_answers_what_it_has_with_the_engine_that_it_has() -> None:
@@ -254,8 +286,7 @@ def _sharing(**arguments: str) -> dict[str, dict[str, Any]]:
     return {name: {"weights": "w", "arguments": [word]} for name, word in arguments.items()}
 
 
-def test_weights_that_all_who_share_them_have_changed_are_dropped_before_the_first_of_these_starts() -> None:
-    """Their engines ended, for ever: GMS had the weights of another model for them."""
+def test_one_that_finds_others_while_what_runs_with_them_is_to_end_waits_for_that() -> None:
     pool = Pool("ab", entries=_sharing(a="old", b="old"))
     pool.weights(w=10)
     pool.entries = _sharing(a="new", b="new")
@@ -263,15 +294,14 @@ def test_weights_that_all_who_share_them_have_changed_are_dropped_before_the_fir
     pool.wants("a")
     assert pool.wishes() == [("end", "a"), ("end", "b")]
     pool.launcher(a=e.Child(False, ends=1), b=e.Child(True))
-    assert pool.wishes() == [], "b has them yet"
-    pool.launcher(a=e.Child(False, ends=1), b=e.Child(False, ends=1))
+    assert pool.wishes() == [("start", "a")], "nothing says yet that they aren't its own"
+    found = e.Child(False, 2, OTHERS, runs_as=runs_as(pool.machine.models["a"].rules.entry), exit_code=65)
+    pool.launcher(a=found, b=e.Child(True))
+    assert pool.wishes() == [] and pool.state("a") is State.OFF, "b has them yet"
+    pool.launcher(a=found, b=e.Child(False, ends=1))
     assert pool.wishes() == [("drop", "w")]
     pool.feed(e.DropEnded("w"))
     assert pool.wishes() == [("start", "a")]
-    pool.launcher(a=e.Child(True, ends=1), b=e.Child(False, ends=1))
-    pool.weights(w=10)
-    pool.configure("ab")
-    assert not pool.machine.models["b"].has_older
 
 
 @pytest.mark.parametrize(
@@ -307,7 +337,6 @@ def test_weights_that_a_model_of_now_reads_keep_no_other_that_shares_them_from_i
     pool.entries = _sharing(a="newer", b="old")
     pool.configure("ab")
     pool.wants("a")
-    assert not pool.machine.models["a"].has_older
     assert ("start", "a") in pool.wishes()
 
 

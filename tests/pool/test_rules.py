@@ -947,7 +947,7 @@ def test_one_whose_arguments_are_wrong_is_tried_in_an_hour_once_its_entry_change
 
     def ends(number: int) -> None:
         runs = runs_as(pool.machine.models["a"].rules.entry)
-        pool.launcher(a=e.Child(False, number, f"exit code 64: {'no such flag' * 200}", runs_as=runs, wrong=True))
+        pool.launcher(a=e.Child(False, number, f"exit code 64: {'no such flag' * 200}", runs_as=runs, exit_code=64))
         pool.advance(WRONG_S - 1)
 
     ends(1)
@@ -971,7 +971,7 @@ def test_one_that_comes_again_is_waked_though_the_launcher_says_late_how_it_ende
     """It stayed FAILED for ever, with an engine that was ready."""
     pool = Pool(running=False, entries={"a": {"pin": True}})
     runs = runs_as(pool.machine.models["a"].rules.entry)
-    ended = e.Child(False, 1, "exit code 64: x", runs_as=runs, wrong=True)
+    ended = e.Child(False, 1, "exit code 64: x", runs_as=runs, exit_code=64)
     pool.launcher(a=ended)
     pool.configure("b")
     pool.configure("ab")
@@ -991,7 +991,7 @@ def test_what_was_wrong_with_an_older_entry_is_no_reason_to_rest_nor_is_what_may
     pool = Pool(running=False)
     pool.wants("a")
     runs = "of the older one" if of_older else runs_as(pool.machine.models["a"].rules.entry)
-    pool.launcher(a=e.Child(False, ends=1, why="no such file", runs_as=runs, wrong=of_older))
+    pool.launcher(a=e.Child(False, ends=1, why="no such file", runs_as=runs, exit_code=64 * of_older))
     assert pool.state("a") is State.FAILED and pool.wishes() == [("start", "a")]
     pool.advance(FIRST_PAUSE_S)
     assert pool.wishes() == [("start", "a")]

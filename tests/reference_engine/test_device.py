@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine_shim.engine import Setting, WorkerFailed
+from engine_shim.engine import CannotRun, Setting, WorkerFailed
 from gms.client import NotInTime
 from gms.memory import OutOfMemory
 from gms.memory.host import HostMemory
@@ -21,7 +21,6 @@ from reference_engine.engine import ReferenceEngine
 from reference_engine.kv import block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.options import KV_BYTES, PRESETS, parse
-from reference_engine.store import OtherWeights
 from sidecar.terminal.exit_codes import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
 from tests.reference_engine.serving import Client, ask, serving, unix
@@ -157,7 +156,7 @@ def test_a_shadow_that_waits_goes_on_when_a_primary_has_written(
 def test_weights_of_another_model_are_refused(container: Container, engines: Callable[..., ReferenceEngine]) -> None:
     container.serves()
     engines().start()
-    with pytest.raises(OtherWeights, match=r'"seed": 5.*failover down'):
+    with pytest.raises(CannotRun, match=r'"seed": 5.*failover down'):
         engines("shadow", "--seed", "5").start()
 
 
@@ -172,7 +171,7 @@ def test_a_model_that_names_anothers_weights_is_told_to_give_its_own_another_nam
             if name == "chat":
                 engine.start()
                 continue
-            with pytest.raises(OtherWeights, match=r"share the weights base .*weights: NAME.*gmsctl drop base") as told:
+            with pytest.raises(CannotRun, match=r"share the weights base .*weights: NAME.*gmsctl drop base") as told:
                 engine.start()
             assert "failover down" not in str(told.value)
         finally:

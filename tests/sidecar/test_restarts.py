@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.machine.restarts import PAUSES_S, SOON_S, STEADY_S, Restarts
-from sidecar.terminal.exit_codes import EX_FAILS_ALIKE, EX_USAGE
+from sidecar.terminal.exit_codes import EX_FAILS_ALIKE, EX_OTHER_WEIGHTS, EX_USAGE
 
 
 def ran(restarts: Restarts, for_s: float, code: int) -> float | None:
@@ -27,6 +27,7 @@ def test_having_run_for_a_while_makes_a_failure_the_first_again() -> None:
     ("ends", "hopeless"),
     [
         ([(EX_USAGE, 100.0)], True),
+        ([(EX_OTHER_WEIGHTS, 100.0)], True),
         ([(EX_FAILS_ALIKE, 100.0)], True),
         ([(1, 0.5)], False),
         ([(1, 0.5), (1, SOON_S - 0.1)], True),

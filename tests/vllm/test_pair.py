@@ -317,7 +317,7 @@ def test_an_engine_of_another_model_ends_with_a_sentence_and_the_pair_serves_on(
     active, standby = pair.whole()
     before = deaths(pair)
     other = pair.shim("c", arguments=("--dtype", "bfloat16"))
-    assert other.code() == 64
+    assert other.code() == 65
     assert "has other weights" in other.said() and "Give both engines of a pair the same arguments" in other.said()
     pair.settles(active, standby)
     assert deaths(pair) == before

@@ -10,9 +10,10 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 
+from engine_shim.engine import CannotRun  # noqa: E402
 from engine_shim.shell import scratch  # noqa: E402
 from engine_shim.vllm_engine import engine_directory  # noqa: E402
-from engine_shim.vllm_engine.weights import OtherWeights, Weights, differs  # noqa: E402
+from engine_shim.vllm_engine.weights import Weights, differs  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
 from gms.snapshot import find, save  # noqa: E402
@@ -96,7 +97,7 @@ def test_a_snapshot_spares_a_start_its_load_unless_it_is_of_another_model_or_old
 def test_the_weights_of_another_model_are_refused(gms: House) -> None:
     a, b = (Weights(home(gms, name, writes=name == "a"), 0) for name in "ab")
     a.get(SAID, module)
-    with pytest.raises(OtherWeights, match=r"model is small there, and large here"):
+    with pytest.raises(CannotRun, match=r"model is small there, and large here"):
         b.get({"model": "large"}, no_load)
     a.client.close()
     b.client.close()
