@@ -238,6 +238,12 @@ class Model:
         return State.ASLEEP if view.ready else State.LOADING
 
     @property
+    def has_its_own(self) -> bool:
+        """An engine of it has its weights, and they are what its entry says."""
+        loaded = self.view is not None and (self.view.ready or self.view.held)
+        return self.child.running and loaded and not (self.outdated or self.leaving)
+
+    @property
     def has_others(self) -> bool:
         """GMS has another model's weights for it, as its engine has found; or it may, since they were loaded with an
         older entry. Weights that it shares may follow from any of several entries.
@@ -245,8 +251,8 @@ class Model:
         ran, region = self.child.runs_as, self.region
         if self.child.running or not (self.weights or self.parked):
             return False
-        if any(one.child.running and not (one.outdated or one.leaving) for one in region.models):
-            return False  # it reads them
+        if any(one.has_its_own for one in region.models):
+            return False
         loads = runs_as(self.rules.entry).partition(".")[0]
         return self.found_others or (region.models == [self] and ran.partition(".")[0] not in ("", loads))
 

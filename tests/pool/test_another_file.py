@@ -246,6 +246,20 @@ def test_weights_that_another_one_reads_are_not_dropped_for_one_that_they_are_no
     assert ("drop", "w") in pool.wishes()
 
 
+def test_two_that_start_at_once_and_find_others_have_their_own_one_after_the_other() -> None:
+    """The first to end looked as if the second one read them, and had failed: its requests were refused."""
+    pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    found, starts = e.Child(False, 1, OTHERS, runs_as=runs, exit_code=65), e.Child(True, runs_as=runs)
+    pool.weights(w=10)
+    pool.launcher(a=starts, b=starts)
+    pool.wants("a")
+    pool.launcher(a=found, b=starts)
+    assert pool.state("a") is State.OFF and pool.wishes() == []
+    pool.launcher(a=found, b=found)
+    assert pool.state("b") is State.OFF and pool.wishes() == [("drop", "w")]
+
+
 def test_what_an_older_entry_found_to_be_anothers_may_be_right_for_the_one_of_now() -> None:
     pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
     runs = runs_as(Entry(engine="reference", arguments=["old"], weights="w"))
