@@ -357,7 +357,8 @@ class Machine:
         model.outdated, model.put_down = "", False
         says = model.child.exit_code if model.child.runs_as == runs_as(model.rules.entry) else 0
         model.found_others = says == EX_OTHER_WEIGHTS
-        if model.found_others and model.has_others and not model.failures:  # they go, and it is started again
+        one_reads = any(one.has_its_own for one in model.region.models)
+        if model.found_others and not (one_reads or model.failures):  # they go, and it is started again
             model.failures = 1
             self.context.note("other_weights", model=model.name, why=why)
         elif says == EX_USAGE:

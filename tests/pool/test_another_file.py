@@ -260,6 +260,14 @@ def test_two_that_start_at_once_and_find_others_have_their_own_one_after_the_oth
     assert pool.state("b") is State.OFF and pool.wishes() == [("drop", "w")]
 
 
+def test_a_pool_that_begins_takes_it_for_failed_by_nothing_that_it_hears_before_gms() -> None:
+    pool = Pool(running=False)
+    pool.wants("a")
+    runs = runs_as(pool.machine.models["a"].rules.entry)
+    pool.launcher(a=e.Child(False, 1, OTHERS, runs_as=runs, exit_code=65))
+    assert pool.state("a") is State.LOADING and pool.wishes()[-1] == ("start", "a")
+
+
 def test_what_an_older_entry_found_to_be_anothers_may_be_right_for_the_one_of_now() -> None:
     pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
     runs = runs_as(Entry(engine="reference", arguments=["old"], weights="w"))
