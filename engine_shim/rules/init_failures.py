@@ -1,6 +1,6 @@
 """When a start that failed in Init isn't tried again: another start would end in the same way. Pure.
 
-1. A process of the engine says so itself (`CannotRun`), or the main process ends with 64.
+1. A process of the engine says so itself (`CannotRun`), or the main process ends with 64 or 65.
 2. Init has failed with the same words `MOST_ALIKE` times in a row, and what failed isn't what waiting mends: weights,
    memory, a permit, another of its own processes. A process that was killed says nothing, so it doesn't count either.
 """

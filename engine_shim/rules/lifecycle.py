@@ -31,7 +31,7 @@ The rules:
  7. Told to end, an engine that serves drains within `drain_s`; any other has nothing to lose and is killed. Told again,
     it is killed. The end waits for our own processes and for nothing else; the next start has rule 1.
  8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
-    arguments, the weights of another model), or when it ends in Init with exit code 64: the shim ends with its code.
+    arguments, the weights of another model), or when it ends in Init with exit code 64 or 65: the shim ends with that.
     Nor is it when Init fails with the same words again and again (`init_failures.py`): the shim ends with 78.
  9. It is ready, and not redundant, while its counterpart takes other requests than it does: an alarm
     (`counterparts.py`).
@@ -47,7 +47,7 @@ from engine_shim.rules.counterparts import Counterparts
 from engine_shim.rules.counters import Counters
 from engine_shim.rules.events import Restart, State
 from engine_shim.rules.init_failures import MOST_ALIKE, InitFailures
-from sidecar.terminal.exit_codes import EX_FAILS_ALIKE, EX_USAGE
+from sidecar.terminal.exit_codes import EX_FAILS_ALIKE, EX_OTHER_WEIGHTS, EX_USAGE
 
 UNWELL_S = 5.0
 DRAIN_MARGIN_S = 2.0
@@ -342,9 +342,10 @@ class Lifecycle:
             self._end(why)
         elif self.terminating:
             return
-        if event.code == EX_USAGE and self._ended_in is State.INIT and self.tree is TreePhase.ENDING:
+        refused = event.code in (EX_USAGE, EX_OTHER_WEIGHTS) and self._ended_in is State.INIT
+        if refused and self.tree is TreePhase.ENDING:
             # Also when a worker, which dies with its parent's thread, was seen to end before its parent did.
-            self._exit_code, self.why = self._refuses or EX_USAGE, self._failing or why
+            self._exit_code, self.why = event.code, self._failing or why
 
     def _on_not_started(self, event: e.NotStarted) -> None:
         if self.tree is TreePhase.ALIVE:

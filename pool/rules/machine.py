@@ -396,7 +396,6 @@ class Machine:
     def _take_weights(self, model: Model) -> None:
         region = model.region
         region.models.remove(model)
-        model.found_others = False
         if not region.models:
             del self.picture.regions[region.name]
             self._leftovers.of.setdefault(region.name, Leftover())

@@ -241,7 +241,7 @@ class Model:
     def has_its_own(self) -> bool:
         """An engine of it has its weights, and they are what its entry says."""
         loaded = self.view is not None and (self.view.ready or self.view.held)
-        return self.child.running and loaded and not (self.outdated or self.leaving)
+        return loaded and not (self.outdated or self.leaving)
 
     @property
     def has_others(self) -> bool:

@@ -139,11 +139,12 @@ def test_the_exit_mode_ends_with_the_engine(state: State) -> None:
     assert kinds(harness.said)[-2:] == ["CleanUp", "Exit"] and harness.said[-1] == e.Exit(1, harness.machine.why)
 
 
-def test_an_engine_that_was_called_wrongly_is_not_started_again() -> None:
+@pytest.mark.parametrize("code", [64, 65])
+def test_an_engine_that_was_called_wrongly_is_not_started_again(code: int) -> None:
     harness = at(State.INIT)
-    harness.feed(e.Ended(64))
+    harness.feed(e.Ended(code))
     harness.gone()
-    assert harness.said[-1] == e.Exit(64, harness.machine.why)
+    assert harness.said[-1] == e.Exit(code, harness.machine.why)
 
 
 def test_exit_code_64_counts_though_a_worker_was_seen_to_end_first_and_the_reason_is_what_it_said() -> None:

@@ -229,13 +229,14 @@ def test_one_that_finds_others_again_has_failed_as_gms_or_another_program_does_w
     assert ("start", "a") in pool.wishes()
 
 
-def test_weights_that_another_one_reads_are_not_dropped_for_one_that_they_are_not_meant_for() -> None:
+@pytest.mark.parametrize("is_awake", [False, True])
+def test_weights_that_another_one_reads_are_not_dropped_for_one_that_they_are_not_meant_for(is_awake: bool) -> None:
     """It is told; what it says has the way out. Once none reads them it has its own."""
     pool = Pool("ab", entries={name: {"weights": "w"} for name in "ab"}, running=False)
     runs = runs_as(pool.machine.models["a"].rules.entry)
     pool.launcher(b=e.Child(True, runs_as=runs))
     pool.weights(w=10)
-    pool.lock("b")
+    pool.lock("b", **({"resting": False, "held": True, "serving": True, "ready": False} if is_awake else {}))
     pool.wants("a")
     pool.launcher(a=e.Child(False, ends=1, why=OTHERS, runs_as=runs, exit_code=65), b=e.Child(True, runs_as=runs))
     assert pool.state("a") is State.FAILED and OTHERS in pool.machine.models["a"].why_failed
@@ -266,6 +267,17 @@ def test_a_pool_that_begins_takes_it_for_failed_by_nothing_that_it_hears_before_
     runs = runs_as(pool.machine.models["a"].rules.entry)
     pool.launcher(a=e.Child(False, 1, OTHERS, runs_as=runs, exit_code=65))
     assert pool.state("a") is State.LOADING and pool.wishes()[-1] == ("start", "a")
+
+
+def test_one_whose_entry_changes_since_it_found_others_may_have_its_own() -> None:
+    pool = Pool("ab", entries=_sharing(a="old", b="new"), running=False)
+    pool.feed(e.WeightsSeen(GPU, None))
+    pool.launcher(a=e.Child(False, 1, OTHERS, runs_as=runs_as(pool.machine.models["a"].rules.entry), exit_code=65))
+    pool.entries = _sharing(a="new", b="new")
+    pool.configure("ab")
+    pool.wants("a")
+    pool.weights(w=10)
+    assert pool.wishes()[-1] == ("start", "a")
 
 
 def test_what_an_older_entry_found_to_be_anothers_may_be_right_for_the_one_of_now() -> None:
@@ -308,11 +320,12 @@ def _sharing(**arguments: str) -> dict[str, dict[str, Any]]:
     return {name: {"weights": "w", "arguments": [word]} for name, word in arguments.items()}
 
 
-def test_one_that_finds_others_while_what_runs_with_them_is_to_end_waits_for_that() -> None:
+@pytest.mark.parametrize("stay", ["ab", "a"])
+def test_one_that_finds_others_while_what_runs_with_them_is_to_end_waits_for_that(stay: str) -> None:
     pool = Pool("ab", entries=_sharing(a="old", b="old"))
     pool.weights(w=10)
-    pool.entries = _sharing(a="new", b="new")
-    pool.configure("ab")
+    pool.entries = _sharing(a="new", b="new" if "b" in stay else "old")
+    pool.configure(stay)
     pool.wants("a")
     assert pool.wishes() == [("end", "a"), ("end", "b")]
     pool.launcher(a=e.Child(False, ends=1), b=e.Child(True))
@@ -321,7 +334,7 @@ def test_one_that_finds_others_while_what_runs_with_them_is_to_end_waits_for_tha
     pool.launcher(a=found, b=e.Child(True))
     assert pool.wishes() == [] and pool.state("a") is State.OFF, "b has them yet"
     pool.launcher(a=found, b=e.Child(False, ends=1))
-    assert pool.wishes() == [("drop", "w")]
+    assert pool.wishes()[-1] == ("drop", "w")
     pool.feed(e.DropEnded("w"))
     assert pool.wishes() == [("start", "a")]
 
