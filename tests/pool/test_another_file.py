@@ -271,6 +271,7 @@ def test_a_pool_that_begins_takes_it_for_failed_by_nothing_that_it_hears_before_
 
 def test_one_whose_entry_changes_since_it_found_others_may_have_its_own() -> None:
     pool = Pool("ab", entries=_sharing(a="old", b="new"), running=False)
+    pool.weights(w=10)
     pool.feed(e.WeightsSeen(GPU, None))
     pool.launcher(a=e.Child(False, 1, OTHERS, runs_as=runs_as(pool.machine.models["a"].rules.entry), exit_code=65))
     pool.entries = _sharing(a="new", b="new")
