@@ -4,7 +4,7 @@
 `hopeless_parts.py` says what becomes of a program that another start won't mend. The engines and the door are started
 when lock server and GMS are ready. It is one failure domain, and where that isn't good enough there is the pod.
 
-One thread does all of this. Another sees who serves, and only says so (`serving_watch.py`).
+One thread does all of this. Another sees which engine serves, and only says so (`serving_watch.py`).
 """
 
 import contextlib
