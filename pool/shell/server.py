@@ -410,12 +410,6 @@ class Server(Shell):
     def _do_end(self, effect: e.End) -> None:
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
-    def _do_park(self, effect: e.Park) -> None:
-        self._move("park", effect.weights, e.ParkEnded, effect.most_s)
-
-    def _do_drop(self, effect: e.Drop) -> None:
-        self._move("drop", effect.weights, e.DropEnded, MOST_DROP_S)
-
     def _move(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
         self._moves.do(
             lambda: weights.move(self.options.run_dir, verb, name, most_s), lambda why: self.feed(ended(name, why))
@@ -493,8 +487,8 @@ class Server(Shell):
         e.Wake: _do_wake,
         e.Start: _do_start,
         e.End: _do_end,
-        e.Park: _do_park,
-        e.Drop: _do_drop,
+        e.Park: lambda server, effect: server._move("park", effect.weights, e.ParkEnded, effect.most_s),
+        e.Drop: lambda server, effect: server._move("drop", effect.weights, e.DropEnded, MOST_DROP_S),
         e.Answer: _do_answer,
         e.Save: _do_save,
         e.Note: Shell.note,
