@@ -19,11 +19,13 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from sidecar.terminal.exit_codes import EX_OTHER_WEIGHTS, EX_USAGE
 from sidecar.wire import tcp
 from sidecar.wire.sockets import ServerSocket
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,18 @@ class WokeWrong(Exception):
     """After a wake the engine answers a known question in another way than before: what it has isn't what it had."""
 
 
+class NotStarted(Exception):
+    """A call came before `start`, or after `stop`: the order stands above."""
+
+
 class WorkerFailed(Exception):
     """Another of the engine's processes has ended, or said that it can't go on. Its own log says why."""
+
+
+def started(thing: T | None) -> T:
+    if thing is None:
+        raise NotStarted("the engine has not been started, or was stopped")
+    return thing
 
 
 @dataclass(frozen=True)

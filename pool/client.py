@@ -1,14 +1,14 @@
 """A door's connection to the pool, for as long as the door lives.
 
-    client = PoolClient(run_dir, tell)       # `tell(news)`: Models, Outlook, None when the pool went away
+    client = PoolClient(run_dir, tell)       # `tell(news)`, at every change; None: the pool went away
     client.start()
     client.demand({"chat": ModelDemand(waiting=1)})
     client.command(Command(number=0, verb="wake", name="chat"), done)    # `done(CommandDone)`
     client.close()
 
 `demand` and `command` may be called from any thread and never wait; `tell` and `done` are called in the client's own
-thread, and must be short. A pool that is away is no error: it comes back, and hears the newest demand. With
-`watches=True` there is a `Listing` too, at every change. The rules: `rules/client_machine.py`.
+thread, and must be short. A pool that is away is no error: it comes back, and hears the newest demand. The rules:
+`rules/client_machine.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,8 +41,8 @@ class PoolError(Exception):
 
 
 class PoolClient(ClientShell):
-    def __init__(self, run_dir: Path | str, tell: Callable[[News], object], *, watches: bool = False) -> None:
-        super().__init__("pool client", c.ClientMachine(watches), PoolError)
+    def __init__(self, run_dir: Path | str, tell: Callable[[News], object]) -> None:
+        super().__init__("pool client", c.ClientMachine(), PoolError)
         self._socket = Path(run_dir) / SOCKET
         self._tell = tell
 

@@ -13,6 +13,8 @@ from pool.entries import MOST_MODELS, Bytes, Count, Entry, Name, Sentence
 from sidecar.wire.frames import Message
 
 SOCKET = "launcher.sock"
+LOCKS = "lock"
+"""Below it in the host's directory each model has its run directory."""
 OLDEST, PROTOCOL = 1, 1
 MAX_FRAME_BYTES = 1 << 20
 

@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
-from engine_shim.engine import Health, Listen, Setting, WorkerFailed
+from engine_shim.engine import Health, Listen, Setting, WorkerFailed, started
 from engine_shim.kept_cache import Claimed
 from engine_shim.kv.adoption import Adoption, Facts, Why
 from engine_shim.kv.parking import most_blocks
@@ -34,17 +33,12 @@ from sidecar.terminal.logs import Log
 from sidecar.terminal.names import VERSION
 from sidecar.wire.sockets import ServerSocket
 
-T = TypeVar("T")
 _UNSENT_POLL_S = 0.005
 KNOWN_PROMPT = tuple(range(1, BLOCK + 2))
 KNOWN_TOKENS = 2
 """The prompt's own pass, and a step after it."""
 LEAVE_S = 2.0
 """A worker that has to give its cache back in order may take so long: a successor waits for the end of this process."""
-
-
-class NotStarted(Exception):
-    """A call that comes later than it may: the contract has the order."""
 
 
 class ReferenceEngine:
@@ -105,7 +99,7 @@ class ReferenceEngine:
     def sleep(self) -> None:
         """In place: the loop and the application stay, and so do the connections' limits; no client does."""
         if self._socket is not None:
-            _started(self._service).call(self._break_off)
+            started(self._service).call(self._break_off)
             self._socket.close()
             self._socket = None
         self._forget_kept()
@@ -114,11 +108,11 @@ class ReferenceEngine:
         parks, no_room = self._blocks.keep(
             most_blocks(most, host_usage.memory_left("MemAvailable"), self.options.kv_bytes, count)
         )
-        parks, no_time = self._blocks.keep(_started(self._crew).sleep(parks))
+        parks, no_time = self._blocks.keep(started(self._crew).sleep(parks))
         self._parked, self._left_out = len(parks), no_room + no_time if most else 0
 
     def _break_off(self) -> None:
-        service, server = _started(self._service), _started(self._server)
+        service, server = started(self._service), started(self._server)
         service.close("the engine is asleep")
         service.break_off("the engine goes to sleep")
         server.stop_accepting()
@@ -134,7 +128,7 @@ class ReferenceEngine:
         self._grant = (token, proven)
 
     def wake(self) -> None:
-        crew = _started(self._crew)
+        crew = started(self._crew)
         began = time.monotonic()
         claimed = crew.claim(*self._grant) if self._grant is not None and self._home is not None else []
         claim_s = time.monotonic() - began
@@ -149,7 +143,7 @@ class ReferenceEngine:
 
     def known(self) -> Sequence[int]:
         """Computed as any answer is, but for the queue: no request is there."""
-        model, blocks = _started(self._model), self._blocks
+        model, blocks = started(self._model), self._blocks
         tokens = list(KNOWN_PROMPT[: max(1, self.options.shape.max_len - KNOWN_TOKENS)])
         taken = blocks.take(len(tokens) + KNOWN_TOKENS).blocks
         done = 0
@@ -164,20 +158,20 @@ class ReferenceEngine:
 
     def _adopt(self, claimed: Sequence[Claimed | None]) -> None:
         """What the predecessor's blocks hold, if every rank has its part of it."""
-        table = _started(self._crew).main.table
+        table = started(self._crew).main.table
         pools = [one for one in claimed if one is not None]
         if table is None or len(pools) != self.options.ranks:
             return
         shape = self.options.shape
         facts = Facts(
             f"reference {VERSION}",
-            {"model": described(shape), "weights": _started(self._crew).main.weights_are},
+            {"model": described(shape), "weights": started(self._crew).main.weights_are},
             {"positions": str(BLOCK), "count": str(self._blocks.count), "key": "sha256 over the one before"},
             tuple(one.name for one in pools),
         )
         kept = self._kept = Kept(table, self._blocks.count)
         self.adoption = kept.adopt(facts, [one.why_empty for one in pools], [one.before for one in pools])
-        self.adopted = kept.serve(self._blocks, _started(self._scheduler), self.adoption)
+        self.adopted = kept.serve(self._blocks, started(self._scheduler), self.adoption)
         self._say()
 
     def _unpark(self) -> None:
@@ -185,7 +179,7 @@ class ReferenceEngine:
         parked, self._parked = self._parked, 0
         if not parked and not self._left_out:
             return
-        if _started(self._crew).unparked or not parked:
+        if started(self._crew).unparked or not parked:
             why = Why.NO_ROOM if self._left_out else Why.NONE
             self.adopted, self.adoption = parked, Adoption(dropped=self._left_out, why=why)
         else:
@@ -200,7 +194,7 @@ class ReferenceEngine:
             self._setting.adopted(*found)
 
     def serve(self, listen: Listen) -> None:
-        service, server = _started(self._service), _started(self._server)
+        service, server = started(self._service), started(self._server)
         service.call(service.open)
         if self._socket is not None:  # its socket is gone, and it binds again
             self._socket.close()
@@ -218,19 +212,19 @@ class ReferenceEngine:
         }
 
     def health(self) -> Health:
-        service, crew = _started(self._service), _started(self._crew)
+        service, crew = started(self._service), started(self._crew)
         return Health(service.queued, service.steps, service.broken or crew.missing())
 
     def drain(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        service, server = _started(self._service), _started(self._server)
+        service, server = started(self._service), started(self._server)
         service.call(lambda: service.close("the engine is draining: it takes no new requests"))
         service.wait_idle(timeout_s)
         while server.unsent and time.monotonic() < end:
             time.sleep(_UNSENT_POLL_S)
 
     def resume(self) -> None:
-        service = _started(self._service)
+        service = started(self._service)
         service.call(service.open)
 
     def kept(self) -> tuple[int, int] | None:
@@ -273,10 +267,4 @@ class ReferenceEngine:
             self._kept.close()
             self._kept = None
             self._blocks.hand_out = lambda block: None
-            _started(self._scheduler).publish = lambda block, key, tokens: None
-
-
-def _started(thing: T | None) -> T:
-    if thing is None:
-        raise NotStarted("the engine has not been started, or was stopped")
-    return thing
+            started(self._scheduler).publish = lambda block, key, tokens: None

@@ -60,13 +60,6 @@ class Observer(looking.Observer):
         return self.ask(m.AskStatus(), m.Status)
 
 
-def watch_forever(
-    host_dir: Path | str, timeout_s: float = TIMEOUT_S, *, asks: bool = False, idle_s: float = TIMEOUT_S
-) -> Iterator[m.Status | None]:
-    """Every change, for ever; one None when there is no server (or a silent one). Raises Refused. `asks`: one that has
-    been silent for `idle_s` is asked, so that a stopped one is noticed, too.
-    """
-    question = m.AskStatus() if asks else None
-    return looking.watch_forever(
-        lambda: Observer(host_dir, timeout_s), m.Watch(), m.Status, question=question, idle_s=idle_s
-    )
+def watch_forever(host_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
+    """Every change, for ever; one None when there is no server (or a silent one). Raises Refused."""
+    return looking.watch_forever(lambda: Observer(host_dir, timeout_s), m.Watch(), m.Status)

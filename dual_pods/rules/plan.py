@@ -203,7 +203,7 @@ class Plan:
             return Phase.WAITING, f"{some} {', '.join(accelerators)} and {', '.join(sorted(taken))} may be the same"
         instance = self.view.wished(requester.uid)
         self.promised |= dict.fromkeys(accelerators, requester.uid)
-        if waits := self._who_is_hot(accelerators, instance):
+        if waits := self._what_is_hot(accelerators, instance):
             return Phase.WAITING, waits
         seen = self.view.find(instance)
         if seen is not None and (seen.server.leaving or seen.it.state in (State.STOPPING, State.DRAINING)):
@@ -233,18 +233,18 @@ class Plan:
             return f"node {node.name} isn't the controller's: it lacks the taint of those that are"
         return self.view.silent(accelerators) if node.ready else f"node {node.name} isn't ready"
 
-    def _who_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
+    def _what_is_hot(self, accelerators: Iterable[str], instance: str) -> str:
         """Rule 3: which instance still holds one of these accelerators, or may soon; empty when none does."""
         hot = self.view.hot(accelerators, instance)
         if not hot:
-            return self._who_was_asked(frozenset(accelerators), instance)
+            return self._what_was_asked(frozenset(accelerators), instance)
         it, server = hot[0].it, hot[0].server
         why = it.why or self._tried(Order("sleep", server, it.id)).why
         why = f" ({why})" if why else ""
         state = "to be waked" if it.wanted else it.state.value
         return f"instance {it.id} in server pod {server.name} is {state}{why}, on an accelerator of this one"
 
-    def _who_was_asked(self, accelerators: frozenset[str], instance: str) -> str:
+    def _what_was_asked(self, accelerators: frozenset[str], instance: str) -> str:
         """One that is promised to none any more may begin yet. Where it isn't there, it is on any accelerator."""
         asked = [key for key in self.place.tries if key[0] in ("launch", "wake")]
         for what, uid, it in asked:
@@ -395,7 +395,7 @@ class Plan:
                 phase, says = Phase.WAKING, f"{where} is waked for it"
             return phase, self._do_for(requester, wake, "Waking", says) or f"{where} is being waked"
         if server.gated:
-            if missing := self._who_is_hot(it.accelerators, instance):
+            if missing := self._what_is_hot(it.accelerators, instance):
                 return Phase.WAITING, missing
             return Phase.LAUNCHING, self._do_for(requester, Order("admit", server)) or f"{where} may begin"
         phase = Phase.LAUNCHING if it.state is State.LOADING else Phase.WAKING
@@ -405,7 +405,7 @@ class Plan:
         """Rules 3, 6 and 7. What is missing; once it has been asked it may hold more already, and isn't looked at."""
         if self._is_awaited(self._tried(Order("wake", seen.server, seen.it.id))):
             return ""
-        return self._who_is_hot(seen.it.accelerators, seen.it.id) or self._make_room(requester, seen)
+        return self._what_is_hot(seen.it.accelerators, seen.it.id) or self._make_room(requester, seen)
 
     def _launch(self, requester: Requester, server: Server, instance: str) -> tuple[Phase, str]:
         assert requester.ask is not None
@@ -417,7 +417,7 @@ class Plan:
         failed = self._tried(Order("wake", server, instance))
         if failed.failures and failed.until > self.now:  # made anew, it would fail as soon again
             return Phase.LAUNCHING, f"it has failed {failed.failures} times, and waits a while: {failed.why}"
-        if missing := self._who_is_hot(accelerators, instance) or self._make_room(requester, None):
+        if missing := self._what_is_hot(accelerators, instance) or self._make_room(requester, None):
             return Phase.WAITING, missing
         launch = Order("launch", server, instance, building.launch(requester.ask, instance, accelerators))
         if unused := ", ".join(requester.ask.unused):

@@ -4,8 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from engine_shim.cli.tree import CannotStart
 from sidecar.kernel import exclusive_names, port_owner
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.wire import tcp
 
 _ADDRESS = "HOST:PORT, or --listen none"

@@ -8,7 +8,6 @@ if starting.is_command(__name__, "failover"):
     starting.die_of_ctrl_c()
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import subprocess
@@ -17,18 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import vllm_engine
-from engine_shim.cli import command_settings, k8s_files, models, pair_commands, pair_status, part_environment, top
-from engine_shim.cli.door_address import choose_address as choose_address
-from engine_shim.cli.door_address import free_address as free_address
-from engine_shim.cli.door_address import parts_are_these
+from engine_shim.cli import (
+    command_settings,
+    k8s_files,
+    models,
+    models_parts,
+    pair_commands,
+    pair_status,
+    part_environment,
+    top,
+)
+from engine_shim.cli.door_address import choose_address, free_address, parts_are_these
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
-from engine_shim.cli.up import CannotStart, Up
+from engine_shim.cli.up import Up
 from engine_shim.rules.events import Restart
 from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import process_setup
 from sidecar.terminal import completion
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import (
@@ -311,11 +318,8 @@ def _main(argv: list[str] | None) -> int:
 
 def default_devices(engine: str, run_dir: Path) -> tuple[str, ...]:
     """A host device is named after the run directory: pairs in two directories don't want the same one."""
-    if engine == "vllm" and GPUS.exists():
-        return ("cuda",)
-    if run_dir == default_run_dir():
-        return ("host:0",)
-    return (f"host:{hashlib.sha256(os.fsencode(os.path.realpath(run_dir))).hexdigest()[:8]}",)
+    gpus = engine == "vllm" and GPUS.exists()
+    return ("host:0",) if run_dir == default_run_dir() and not gpus else models_parts.default_devices(run_dir, gpus)
 
 
 def _devices_wrong(options: Any) -> str:

@@ -22,13 +22,14 @@ from engine_shim.cli.models_parts import Options, default_devices
 from engine_shim.cli.models_up import ModelsUp
 from engine_shim.cli.pair_look import UpFacts, who_starts_it, why_none
 from engine_shim.cli.pair_process import PairError, up_pid
-from engine_shim.cli.tree import CannotStart, TreeLock
+from engine_shim.cli.tree import TreeLock
 from pool import models_file
 from pool.entries import DeviceShown, ModelShown, State
 from pool.models_file import BadFile, ModelsFile
 from pool.observer import Listing, NoServer, Observer, ObserverError
 from sidecar.kernel import host_usage, port_owner, process_setup
 from sidecar.terminal import formatting, table
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.formatting import PLAIN, Paint, Tone
 from sidecar.terminal.settings import BadValue, Parser, host_port, seconds

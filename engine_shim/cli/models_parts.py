@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_shim.cli import part_environment
-from engine_shim.cli.pair_parts import DOOR_MODULE
+from engine_shim.cli.pair_parts import DOOR_MODULE, door_url
 from engine_shim.rules.hopeless_parts import DOOR, GMS, LEDGER, LOCK, POOL
 from engine_shim.shell import known_engines
-from engine_shim.shell.shim_status import LOCKS
 from pool.entries import Entry
+from pool.launching import LOCKS
 from pool.models_file import ModelsFile, model_rules, size
 from sidecar.machine.supervisor import Child
 from sidecar.wire import tcp
@@ -55,9 +55,7 @@ class Options:
 
     @property
     def address(self) -> str:
-        host, port = self.listen
-        host = {"": "localhost", "0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-        return f"http://{tcp.named(host, port)}"
+        return door_url(*self.listen)
 
     def run_dir_of(self, model: str) -> Path:
         return self.run_dir / LOCKS / model

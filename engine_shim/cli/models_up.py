@@ -21,15 +21,15 @@ from typing import Any
 from engine_shim.cli import part_environment
 from engine_shim.cli.models_parts import BASE, Options, children, engines
 from engine_shim.cli.pair_look import UpFacts
-from engine_shim.cli.pair_parts import welcome
-from engine_shim.cli.tree import CannotStart, Tree, TreeLock, event_in, why_in
-from engine_shim.rules.hopeless_parts import DOOR, POOL, EndAll, HopelessParts, TryAgain
+from engine_shim.cli.pair_parts import gms_listens, welcome
+from engine_shim.cli.tree import Tree, TreeLock, event_in, why_in
+from engine_shim.rules.hopeless_parts import DOOR, POOL, HopelessParts
 from engine_shim.shell import cleanup
 from pool import launching
 from sidecar.kernel import process_tree
 from sidecar.kernel.path_watch import make_private_directory
-from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.sockets import ServerSocket
@@ -122,10 +122,7 @@ class ModelsUp(Tree):
 
     def _base_ready(self) -> bool:
         run_dir = self.options.run_dir
-        named = [device for device in self.options.devices if device.startswith("host:")]
-        gms = [run_dir / "gms" / f"{device}.sock" for device in named]
-        there = all(path.exists() for path in gms) if gms else any((run_dir / "gms").glob("*.sock"))
-        return there and (run_dir / "vram" / "vram.sock").exists()
+        return gms_listens(run_dir, self.options.devices) and (run_dir / "vram" / "vram.sock").exists()
 
     def _door_ready(self) -> bool:
         """It listens: nothing else can have its port."""
@@ -279,15 +276,9 @@ class ModelsUp(Tree):
         for child in self.supervisor.children:
             if not child.hopeless or child.name in engines_:
                 continue
-            steady = time.monotonic() - child.restarts.started_at >= STEADY_S
-            verdict = self._hopeless.met(child.name, served=self._worked, steady=steady)
-            if isinstance(verdict, EndAll):
-                self.because = child
+            self.judge(child, self._hopeless, served=self._worked)
+            if self.because is not None:
                 return
-            assert isinstance(verdict, TryAgain)
-            self.supervisor.again(child, verdict.pause_s)
-            again = f"it is tried again in {verdict.pause_s:g} s, and {verdict.meanwhile}"
-            self.say("up", f"ALARM: {child.name} can't be started ({self.why(child)}); {again}")
 
     def signalled(self, number: signal.Signals) -> bool:
         if number == signal.SIGHUP:

@@ -95,7 +95,7 @@ def kill(run_dir: Path, whom: str, anyway: bool) -> None:
         starts = pair_look.who_starts_it(facts, up_pid(runs_in))
         if not starts:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
-        raise PairError(f"no lock server listens, and who serves can't be known without it; {starts}") from None
+        raise PairError(f"no lock server listens, and without it no engine is known to serve; {starts}") from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 

@@ -13,9 +13,9 @@ from typing import Any
 from engine_shim.cli import pair_look
 from engine_shim.cli.pair_process import up_pid
 from engine_shim.cli.pair_status import redundancy, runs, serving, silent_engine, why_not_ready
-from engine_shim.shell.shim_status import LOCKS
 from lockserver.doctor import examine, examine_machine
 from pool.entries import FOLLOWS_NONE, ModelShown, State
+from pool.launching import LOCKS
 from pool.observer import Observer as Pool
 from sidecar.terminal.findings import Finding, Level, fail, ok, report, warn
 from sidecar.wire.observer import ObserverError

@@ -20,6 +20,7 @@ from engine_shim.cli.pair_process import PairError, up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
 from lockserver import observer as lockserver
+from pool.launching import LOCKS
 from sidecar.kernel import durable, port_owner
 
 TIMEOUT_S = 2.0
@@ -156,7 +157,7 @@ def not_many(run_dir: Path, facts: UpFacts) -> None:
     """Raises PairError where there is no pair but many models."""
     if facts.models:
         raise PairError(
-            f"{run_dir} has many models: failover models shows them, and --run-dir {run_dir}/lock/NAME is one's"
+            f"{run_dir} has many models: failover models shows them, and --run-dir {run_dir}/{LOCKS}/NAME is one's"
         )
 
 
@@ -165,7 +166,7 @@ def what_up_says(run_dir: Path) -> tuple[UpFacts, Path]:
     many, what the `failover models up` of the host does.
     """
     host = run_dir.parent.parent
-    if run_dir.parent.name == shim_status.LOCKS and (many := UpFacts.read(host)).models:
+    if run_dir.parent.name == LOCKS and (many := UpFacts.read(host)).models:
         return many, host
     return UpFacts.read(run_dir), run_dir
 

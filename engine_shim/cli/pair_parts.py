@@ -9,7 +9,7 @@ What this file may not do: know anything about the lock, GMS or an engine that i
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,10 +45,19 @@ class Options:
 
     @property
     def address(self) -> str:
-        """The door's, as a client on this machine writes it."""
-        host, port = self.listen or ("", 0)
-        host = {"": "localhost", "0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-        return f"http://{tcp.named(host, port)}"
+        """The door's."""
+        return door_url(*(self.listen or ("", 0)))
+
+
+def door_url(host: str, port: int) -> str:
+    """As a client on this machine writes it."""
+    return f"http://{tcp.named('localhost' if host in ('', '0.0.0.0', '::') else host, port)}"
+
+
+def gms_listens(run_dir: Path, devices: Sequence[str]) -> bool:
+    """On each host device, or on a GPU: which of them `cuda` stands for isn't known here."""
+    named, gms = [device for device in devices if device.startswith("host:")], run_dir / "gms"
+    return all((gms / f"{device}.sock").exists() for device in named) if named else any(gms.glob("*.sock"))
 
 
 def children(options: Options) -> list[Child]:

@@ -21,20 +21,19 @@ from typing import Any
 
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import UP_LOCK
+from engine_shim.rules.hopeless_parts import GiveUp, HopelessParts, TryAgain
 from sidecar.kernel import process_setup
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
+from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.formatting import unquoted
 from sidecar.terminal.logs import Log, Output
 
 REST_END_S = 5.0
 """How long those that the others stand on may take to end; they have nothing to finish."""
 LOOK_S = 1.0
-
-
-class CannotStart(Exception):
-    """Something that a person can put right."""
 
 
 class TreeLock:
@@ -144,6 +143,20 @@ class Tree:
         line = self.last_words.get(child.name, "")
         said = why_in(line) or line
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
+
+    def judge(self, child: Child, hopeless: HopelessParts, *, served: bool) -> GiveUp | None:
+        """What becomes of one that another start won't mend is done, unless it is an engine, and is to be given up."""
+        steady = time.monotonic() - child.restarts.started_at >= STEADY_S
+        verdict = hopeless.met(child.name, served=served, steady=steady)
+        if isinstance(verdict, GiveUp):
+            return verdict
+        if isinstance(verdict, TryAgain):
+            self.supervisor.again(child, verdict.pause_s)
+            again = f"it is tried again in {verdict.pause_s:g} s, and {verdict.meanwhile}"
+            self.say("up", f"ALARM: {child.name} can't be started ({self.why(child)}); {again}")
+        else:
+            self.because = child
+        return None
 
     # -- the command's own -----------------------------------------------------------------------------------------
 

@@ -4,26 +4,23 @@
 `hopeless_parts.py` says what becomes of a program that another start won't mend. The engines and the door are started
 when lock server and GMS are ready. It is one failure domain, and where that isn't good enough there is the pod.
 
-One thread does all of this. Another sees who serves, and only says so (`serving_watch.py`).
+One thread does all of this. Another sees which engine serves, and only says so (`serving_watch.py`).
 """
 
 import contextlib
 import os
 import signal
-import time
 from urllib.parse import urlsplit
 
 from engine_shim.cli import part_environment
 from engine_shim.cli.pair_look import UpFacts
-from engine_shim.cli.pair_parts import UNPROVEN, Options, children, welcome
+from engine_shim.cli.pair_parts import UNPROVEN, Options, children, gms_listens, welcome
 from engine_shim.cli.serving_watch import REACHED, SERVES, ServingWatch, serves
-from engine_shim.cli.tree import CannotStart as CannotStart
 from engine_shim.cli.tree import Tree, TreeLock
-from engine_shim.rules.hopeless_parts import GMS, LOCK, EndAll, HopelessParts, TryAgain
+from engine_shim.rules.hopeless_parts import GMS, LOCK, HopelessParts
 from engine_shim.shell import cleanup
 from lockserver.observer import Observer, ObserverError
 from sidecar.machine.loop import Inbox
-from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child
 
 POLL_S = 0.02
@@ -76,14 +73,8 @@ class Up(Tree):
 
     def _base_ready(self) -> bool:
         """Whether their sockets exist. Sockets of an earlier run may be found too early; the engines wait, too."""
-        run_dir = self.options.run_dir
-        if not (run_dir / "lock.sock").exists():
-            return False
-        gms = run_dir / "gms"
-        named = [device for device in self.options.devices if device.startswith("host:")]
-        if not named and self.options.devices:
-            return any(gms.glob("*.sock"))
-        return all((gms / f"{device}.sock").exists() for device in named)
+        run_dir, devices = self.options.run_dir, self.options.devices
+        return (run_dir / "lock.sock").exists() and (not devices or gms_listens(run_dir, devices))
 
     # -- what another start won't mend -----------------------------------------------------------------------------
 
@@ -91,21 +82,16 @@ class Up(Tree):
         for child in self.supervisor.children:
             if not child.hopeless or child.name in self._hopeless.given_up:
                 continue
-            steady = time.monotonic() - child.restarts.started_at >= STEADY_S
-            verdict = self._hopeless.met(child.name, served=self._look_whether_served(), steady=steady)
-            if isinstance(verdict, EndAll):
-                self.because = child
+            given_up = self.judge(child, self._hopeless, served=self._look_whether_served())
+            if self.because is not None:
                 return
-            if isinstance(verdict, TryAgain):
-                self.supervisor.again(child, verdict.pause_s)
-                again = f"it is tried again in {verdict.pause_s:g} s, and {verdict.meanwhile}"
-                self.say("up", f"ALARM: {child.name} can't be started ({self.why(child)}); {again}")
+            if given_up is None:
                 continue
             way_out = f"once that is put right, kill -USR1 {os.getpid()} has it started again, and nothing else ends"
             why = f"given up by failover up ({self.why(child)}); {way_out}"
             self._given_up[child.name] = why
             self._keep_files()
-            alone = ", ".join(verdict.left)
+            alone = ", ".join(given_up.left)
             self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: no engine can take over")
 
     def _try_again(self) -> None:

@@ -503,9 +503,6 @@ class Lifecycle:
         elif self._fencing_at is None:
             self._fencing_at = self._now
 
-    def _on_tick(self, event: e.Tick) -> None:
-        """Time has passed; `_mind_time` finds what follows."""
-
     def _note(self, event: str, *, alarm: bool = False, **detail: str | int | float | bool) -> None:
         self._out.append(e.Note(event, {"engine": self.config.engine_id, **detail}, alarm))
 
@@ -528,5 +525,5 @@ _HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
     e.Terminate: Lifecycle._on_terminate,
     e.LockSeen: Lifecycle._on_lock_seen,
     e.LockAway: Lifecycle._on_lock_away,
-    e.Tick: Lifecycle._on_tick,
+    e.Tick: lambda machine, event: None,  # time has passed; `_mind_time` finds what follows
 }

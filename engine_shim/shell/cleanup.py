@@ -21,12 +21,12 @@ from engine_shim.shell.shm_cleanup import ShmCleanup
 from gms import cleanup as cleanup_of_gms
 from gms.memory.host_device import device_path
 from lockserver import cleanup as cleanup_of_the_lock
+from pool.launching import LOCKS
 from sidecar.kernel.durable import nobody_has
 
 PATIENCE_S = 5.0
 """Processes of engines that were killed may take so long to let go of what they have."""
 LOOK_S = 0.05
-MODELS = "lock"
 
 
 def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
@@ -53,7 +53,7 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
 def models(run_dir: Path) -> list[Path]:
     """The run directories of a host's models, which `lockserver --locks` has a lock for each of."""
     with contextlib.suppress(OSError):
-        return sorted(path for path in (run_dir / MODELS).iterdir() if path.is_dir())
+        return sorted(path for path in (run_dir / LOCKS).iterdir() if path.is_dir())
     return []
 
 

@@ -209,9 +209,6 @@ class Shim(Shell):
         if removed:
             self.note(e.Note("cleaned_up", {"engine": self.options.config.engine_id, "files": ",".join(removed)}))
 
-    def _forward(self, effect: e.Forward) -> None:
-        self._tell_main(signal.SIGTERM)
-
     def _admit(self, effect: e.Admit) -> None:
         self.connections.send(effect.conn, m.Welcome(beat_s=self.options.config.beat_s))
 
@@ -235,7 +232,7 @@ class Shim(Shell):
         e.KillTree: _kill_tree,
         e.Look: _look,
         e.CleanUp: _clean_up,
-        e.Forward: _forward,
+        e.Forward: lambda shim, effect: shim._tell_main(signal.SIGTERM),
         e.Admit: _admit,
         e.TurnAway: _turn_away,
         e.Forget: _forget,

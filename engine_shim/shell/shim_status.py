@@ -6,12 +6,10 @@ from typing import Any
 
 from engine_shim.rules import messages as m
 from engine_shim.shell import paths
+from pool.launching import LOCKS
 from pool.launching import SOCKET as LAUNCHER
 from sidecar.wire.observer import Observer, Refused, Whom
 from sidecar.wire.observer import ObserverError as ObserverError
-
-LOCKS = "lock"
-"""Below it each model of a host with many has its run directory."""
 
 
 def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]:

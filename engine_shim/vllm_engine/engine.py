@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
+from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed, started
 from engine_shim.kv.adoption import Why
 from engine_shim.shell.transient import is_of_network
 from engine_shim.vllm_engine import (
@@ -47,10 +47,6 @@ _KNOWN_PROMPT = range(1, 8)
 """Shorter than any block, so that it is computed each time; its later tokens read the KV cache."""
 _KNOWN_TOKENS = 2
 """The prompt's own pass, and a step after it."""
-
-
-class NotStarted(Exception):
-    """A call came before `start`, or after `stop`: the contract has the order."""
 
 
 class VllmEngine:
@@ -123,13 +119,13 @@ class VllmEngine:
         self._was_well = True
 
     def takes(self) -> dict[str, str]:
-        return what_it_takes.said(self._args, _started(self._client).vllm_config, self._contents.digests)
+        return what_it_takes.said(self._args, started(self._client).vllm_config, self._contents.digests)
 
     def sleep(self) -> None:
         self._run(self._sleep())
 
     async def _sleep(self) -> None:
-        client = _started(self._client)
+        client = started(self._client)
         if self._for_workers.parks and self._woken:  # before that, its blocks lie in scratch
             await client.pause_generation(mode="abort", clear_cache=False)
             self._left_out, *blocks = await versions.reset_prefix_cache(client, versions.PARK)
@@ -179,7 +175,7 @@ class VllmEngine:
         self._run(self._wake())
 
     async def _wake(self) -> None:
-        client, told = _started(self._client), self._for_workers
+        client, told = started(self._client), self._for_workers
         self._woken = True
         if not told.keeps or self._grant is None:
             await client.wake_up()
@@ -217,10 +213,10 @@ class VllmEngine:
         if not self._generates:
             return ()
         name = f"known-{time.monotonic_ns()}"
-        return self._run(versions.first_tokens(_started(self._client), _KNOWN_PROMPT, _KNOWN_TOKENS, name))
+        return self._run(versions.first_tokens(started(self._client), _KNOWN_PROMPT, _KNOWN_TOKENS, name))
 
     def serve(self, listen: Listen) -> None:
-        endpoint = _started(self._endpoint)
+        endpoint = started(self._endpoint)
         again = self._socket_name
         if again is not None:  # its socket is gone
             again.close()
@@ -231,17 +227,17 @@ class VllmEngine:
             self._later(self._say_times())
 
     def health(self) -> Health:
-        client = _started(self._client)
+        client = started(self._client)
         detail = "vLLM says that its engine is dead" if client.errored else ""
         return Health(versions.unfinished(client), self._steps, detail)
 
     def drain(self, timeout_s: float) -> None:
-        gate = _started(self._endpoint).gate
+        gate = started(self._endpoint).gate
         gate.closed = True
         self._run(gate.idle(timeout_s))
 
     def resume(self) -> None:
-        _started(self._endpoint).gate.closed = False
+        started(self._endpoint).gate.closed = False
 
     def kept(self) -> tuple[int, int] | None:
         return self._kept
@@ -256,7 +252,7 @@ class VllmEngine:
 
     async def _leave(self, order: kv_index.Order) -> None:
         """Nothing writes to the cache any more: then the scheduler releases its table, and the workers their memory."""
-        client, told = _started(self._client), self._for_workers
+        client, told = started(self._client), self._for_workers
         await client.pause_generation(mode="abort", clear_cache=False)
         kv_index.give(msgspec.structs.replace(order, leave=True), told.directory, told.engine_id)
         await client.reset_prefix_cache()
@@ -300,9 +296,3 @@ class VllmEngine:
 
     def _run(self, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         return self._later(what).result(timeout_s)
-
-
-def _started(thing: T | None) -> T:
-    if thing is None:
-        raise NotStarted("the engine has not been started, or was stopped")
-    return thing

@@ -200,9 +200,6 @@ class ProcessSession(ClientShell):
             self._drop_copies(effect.tree, [number])
             self._kept.setdefault(effect.tree, {})[number] = copy
 
-    def _do_drop_copies(self, effect: c.DropCopies) -> None:
-        self._drop_copies(effect.tree, effect.numbers)
-
     def _drop_copies(self, tree: str, numbers: list[int] | None) -> None:
         copies = self._kept.get(tree, {})
         for number in list(copies) if numbers is None else numbers:
@@ -227,12 +224,6 @@ class ProcessSession(ClientShell):
             shown = m.OldLives(incarnation=self.name, left_out=left_out)
             self.connection.say(shown, [life.fd for life in newest])
 
-    def _do_hang_up(self, effect: c.HangUp) -> None:
-        self.connection.hang_up()
-
-    def _do_warn(self, effect: c.Warn) -> None:
-        complain(f"{self.name}: {effect.text}")
-
     def _do_joined(self, effect: c.Joined) -> None:
         self._joined = True
         self._settle_in()
@@ -240,9 +231,6 @@ class ProcessSession(ClientShell):
 
     def _do_child_counts(self, effect: c.ChildCounts) -> None:
         self.answer_all(effect, lambda ask: isinstance(ask.about, c.VouchFor) and ask.about.child == effect.child)
-
-    def _do_no(self, effect: c.No) -> None:
-        self.answer_all(effect, lambda ask: True)
 
     def _do_lost(self, effect: c.Lost) -> None:
         """`sys.exit` in the callback ends the process, and so does a callback that raises."""
@@ -360,15 +348,15 @@ class ProcessSession(ClientShell):
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         c.Connect: _do_connect,
         c.Say: _do_say,
-        c.HangUp: _do_hang_up,
+        c.HangUp: lambda session, effect: session.connection.hang_up(),
         c.LookAtPath: _path_seen,
-        c.Warn: _do_warn,
+        c.Warn: lambda session, effect: complain(f"{session.name}: {effect.text}"),
         c.ShowOldLives: _do_show_old_lives,
         c.Joined: _do_joined,
         c.WatchChild: _do_watch_child,
         c.ChildCounts: _do_child_counts,
-        c.No: _do_no,
+        c.No: lambda session, effect: session.answer_all(effect, lambda ask: True),
         c.Lost: _do_lost,
         c.KeepCopies: _do_keep_copies,
-        c.DropCopies: _do_drop_copies,
+        c.DropCopies: lambda session, effect: session._drop_copies(effect.tree, effect.numbers),
     }

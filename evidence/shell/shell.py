@@ -1,4 +1,4 @@
-"""The shell of a server that binds trees: who calls, life files and pidfds. It decides nothing.
+"""The shell of a server that binds trees: callers, life files and pidfds. It decides nothing.
 
 What every server has (the loop, pidfds, the socket under its name) is in `sidecar/machine/shell.py`. A server derives
 from `EvidenceShell`, and its machine has a `Reception`. What an effect's question brings back is answered before
@@ -17,7 +17,6 @@ from evidence.rules import messages as m
 from evidence.rules.admission import Reception
 from evidence.shell import lifefiles
 from evidence.shell.memory import Reader
-from evidence.shell.reader_thread import ReaderThread
 from sidecar.kernel import peers, process_state
 from sidecar.kernel.lifelock import LifeProbe, NoLifeFile
 from sidecar.kernel.path_watch import make_private_directory
@@ -57,16 +56,16 @@ class EvidenceShell(Shell):
         pidfds: str,
         spoken: connections.Protocol,
         allow_uids: frozenset[int],
-        reader: Reader | None = None,
+        reader: Reader | None,
     ) -> None:
         super().__init__(log)
-        self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
+        self._reader = reader
         self.directory = run_dir / lifefiles.LIFE
         self.processes = Processes(self.loop, pidfds)
         self.connections = connections.Connections(
             self.loop, log, spoken, allow_uids, heard=self._on_message, closed=self._on_closed
         )
-        self._looks = Aside(self.loop, "look-at-processes")
+        self._looks, self._readings = Aside(self.loop, "look-at-processes"), Aside(self.loop, "memory-reader")
         self._probes: dict[str, LifeProbe] = {}
         self._old_lives: dict[str, list[LifeProbe]] = {}
         """Life files that have lost their names."""
@@ -82,8 +81,7 @@ class EvidenceShell(Shell):
         self.server_socket.close()
         self.connections.close()
         self._looks.end()
-        if self._reader is not None:
-            self._reader.end()
+        self._readings.end()
         self.processes.close()
         for probe in [*self._probes.values(), *(old for olds in self._old_lives.values() for old in olds)]:
             probe.close()
@@ -179,8 +177,10 @@ class EvidenceShell(Shell):
         }[self.processes.evidence]
 
     def read_memory(self, effect: e.ReadMemory) -> None:
-        if self._reader is not None:
-            self._reader.ask()
+        """A driver may hang; what a late reading is worth the rules say (`evidence/rules/free_memory.py`)."""
+        reader = self._reader
+        if reader is not None:
+            self._readings.do(lambda: _read(reader), self.feed)
 
     def send(self, effect: e.Send) -> None:
         descriptors = self.processes.pidfds(effect.processes) if effect.processes else []
@@ -351,6 +351,13 @@ class EvidenceShell(Shell):
         context.Note: Shell.note,
         context.Stop: Shell.stop,
     }
+
+
+def _read(reader: Reader) -> e.MemoryRead:
+    try:
+        return e.MemoryRead(reader())
+    except Exception as error:  # a driver's reader may raise anything; that it can't be read is the answer
+        return e.MemoryRead({}, problem=f"{type(error).__name__}: {error}"[:500])
 
 
 def pid_namespace() -> str:

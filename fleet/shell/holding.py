@@ -37,7 +37,7 @@ class Asker:
         self._store = store
         self._answer = answer
         self._asked: queue.SimpleQueue[t.Ask | None] = queue.SimpleQueue()
-        self._done: Callable[[], None] = lambda: None
+        self._done: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._work, name="fleet-ask", daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class Asker:
         self._asked.put(None)
         self._store.cut()
 
-    def close_when_done(self, done: Callable[[], None]) -> None:
+    def close_when_done(self, done: Callable[[], object]) -> None:
         """After what was asked before. `done` is called in the thread."""
         self._done = done
         self._asked.put(None)

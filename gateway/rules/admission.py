@@ -286,9 +286,6 @@ class Admission:
         for request in list(self.visitors.new):
             self._turn_away(request, 503, CLOSING)
 
-    def _tick(self, event: e.Tick) -> None:
-        """Time has passed."""
-
     # -- the lease of the host -------------------------------------------------------------------------------------
 
     def _lease_seen(self, event: e.LeaseSeen) -> None:
@@ -423,7 +420,7 @@ _HANDLERS: dict[type, Callable[[Admission, Any], None]] = {
     e.Connected: Admission._connected,
     e.Unreachable: Admission._unreachable,
     e.Stop: Admission._stop,
-    e.Tick: Admission._tick,
+    e.Tick: lambda admission, event: None,  # time has passed; `due.plan` finds what follows
 }
 _STEPS: dict[due.Do, Callable[[Admission, due.Step], None]] = {
     due.Do.CLOSE: Admission._close,

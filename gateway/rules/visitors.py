@@ -1,7 +1,5 @@
-"""The requests that are with an engine or wait for one, and the order in which those that wait are admitted. Pure.
-
-Interrupted answers come first, oldest first; then new requests, the most urgent first, and of these in the order of
-arrival. Requests are numbered in that order, so a number says which came first.
+"""The requests that are with an engine or wait for one, and the order in which those that wait are admitted (rule 4 of
+`admission.py`). Pure. Requests are numbered in the order of arrival, so a number says which came first.
 """
 
 from bisect import bisect_left, insort

@@ -73,26 +73,17 @@ class Lease:
         if self._timer is not None:
             self._timer.cancel()
         self._carry_out(self._machine.close(clock(), self._uncovered))
-        self._asker.close_when_done(self._asker_has_ended)
+        self._asker.close_when_done(lambda: self._loop.call_soon_threadsafe(self._closed.set))
         try:
             await asyncio.wait_for(self._closed.wait(), CLOSE_S)
         except TimeoutError:
             self._asker.cut()
-
-    def _asker_has_ended(self) -> None:
-        self._loop.call_soon_threadsafe(self._closed.set)
 
     # -- the machine -----------------------------------------------------------------------------------------------
 
     @property
     def _uncovered(self) -> int:
         return self._gone + sum(pair.machine.admission.uncovered for pair in self._pairs)
-
-    def _in_flight(self) -> int:
-        return sum(len(pair.machine.admission.state.untokened) for pair in self._pairs)
-
-    def _uncovered_now(self) -> int:
-        return sum(pair.machine.admission.uncovered_now for pair in self._pairs)
 
     def _answer(self, answer: t.Answered | t.Failed) -> None:
         """In the asker's thread."""
@@ -107,7 +98,10 @@ class Lease:
     def _feed(self, event: t.Answered | t.Failed | t.Tick) -> None:
         if self._closed.is_set():
             return
-        self._carry_out(self._machine.handle(event, clock(), self._uncovered, self._in_flight(), self._uncovered_now()))
+        admissions = [pair.machine.admission for pair in self._pairs]
+        in_flight = sum(len(each.state.untokened) for each in admissions)
+        uncovered_now = sum(each.uncovered_now for each in admissions)
+        self._carry_out(self._machine.handle(event, clock(), self._uncovered, in_flight, uncovered_now))
         self._tell()
         wait_s = max(0.0, self._machine.deadline - clock())
         if self._timer is not None:

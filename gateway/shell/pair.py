@@ -23,7 +23,7 @@ from gateway.rules.machine import Machine
 from gateway.rules.view import PairSeen
 from gateway.shell.metrics import Counts
 from gateway.shell.upstream import Upstreams
-from gateway.shell.watch import seen, watch
+from gateway.shell.watch import lock_seen, watch
 from lockserver.observer import Status
 from sidecar.http.http_exchange import Reply, nothing
 from sidecar.machine.turns import Turns
@@ -167,7 +167,7 @@ class Pair(Turns):
         self.feed(e.Tick())
 
     def _lock_said(self, status: Status | None) -> None:
-        self.feed(seen(status))
+        self.feed(lock_seen(status))
         if status is not None:
             self._ups.drain(status.plan.old_token if status.plan is not None else 0)
             self.status, self.away_since = status, None

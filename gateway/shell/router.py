@@ -23,6 +23,7 @@ from gateway.rules.own_turns import longest_turn_s
 from gateway.shell.pair import Client, Headers, Pair
 from pool.client import Listing, ModelDemand, ModelOutlook, Models, News, Outlook, PoolClient, State
 from pool.entries import Entry, Profile
+from pool.launching import LOCKS
 from sidecar.http.http_exchange import Reply, Request
 
 SAY_S, AGAIN_S = 0.1, 1.0
@@ -84,7 +85,7 @@ class Model:
 
 class Router:
     def __init__(self, loop: asyncio.AbstractEventLoop, run_dir: Path, parts: Parts) -> None:
-        self.client = PoolClient(run_dir, self._from_pool, watches=True)
+        self.client = PoolClient(run_dir, lambda news: self._loop.call_soon_threadsafe(self._hear, news))
         self.catalogue = routing.Catalogue()
         self.outlook: Mapping[str, ModelOutlook] = {}
         self.listing: Listing | None = None
@@ -107,9 +108,6 @@ class Router:
                 timer.cancel()
 
     # -- what the pool says ----------------------------------------------------------------------------------------
-
-    def _from_pool(self, news: News) -> None:
-        self._loop.call_soon_threadsafe(self._hear, news)
 
     def _hear(self, news: News) -> None:
         if news is None:
@@ -146,7 +144,7 @@ class Router:
         model = self.models.get(_key(entry))
         if model is None:
             seen = routing.outlook_of(entry, self.outlook)
-            run_dir, bounds, url = Path(seen.run_dir or self._run_dir / "lock" / entry.name), self._parts.bounds, ""
+            run_dir, bounds, url = Path(seen.run_dir or self._run_dir / LOCKS / entry.name), self._parts.bounds, ""
             if entry.remote is not None:
                 url = remote.address_of(entry.remote)
                 bounds = replace(bounds, queue_timeout_s=REMOTE_S)

@@ -29,7 +29,7 @@ def asleep(status: Status) -> bool:
     return status.resting and status.state == "FREE"
 
 
-def seen(status: Status | None) -> e.LockSeen | e.LockAway:
+def lock_seen(status: Status | None) -> e.LockSeen | e.LockAway:
     if status is None:
         return e.LockAway()
     holder = status.holder

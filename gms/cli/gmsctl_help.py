@@ -20,7 +20,7 @@ commands:
   restore       reads a snapshot into the devices
   park          moves a model's weights from its devices to host memory
   unpark        brings them back
-  drop          takes a region's memory away: a model's weights, or a pool
+  drop          takes a region's memory away: a model's weights, or a KV pool
 
 """
 MAIN += RUN_DIR_WORDS
@@ -57,7 +57,7 @@ fields of --json, one object a line for each device:
   pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
-  regions             all of them. Each: key, policy (shared: weights; exclusive: a pool, such as a KV cache), state,
+  regions             all of them. Each: key, policy (shared: weights; exclusive: a KV pool), state,
                       since, generation, hash, bytes, slabs, keepers (processes that have descriptors of it), tensors;
                       of pools also owner, token, table_bytes, blocks (which a successor would find) of blocks_total,
                       doubt (why its contents are handed on to no process), adoptions, drops. The states of a pool are

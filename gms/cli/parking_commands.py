@@ -47,29 +47,21 @@ example:
 
 def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     for what, run, says, words, default in (
-        ("park", park, "Moves a model's weights to host memory.", PARK, 0.0),
-        ("unpark", unpark, "Brings parked weights back to the device.", UNPARK, 30.0),
+        ("park", _park, "Moves a model's weights to host memory.", PARK, 0.0),
+        ("unpark", _unpark, "Brings parked weights back to the device.", UNPARK, 30.0),
     ):
-        command = add(what, run, says, words)
+        command = add(what, partial(_on_all_devices, run), says, words)
         command.add_argument("key", type=valued(name), metavar="KEY", help="as gmsctl status shows it")
         command.add_argument(
             "--timeout-s",
             type=valued(seconds_or_zero),
             default=default,
             metavar="S",
-            help=f"how long to wait for those who read or write; default {default:g}",
+            help=f"how long to wait for processes that read or write; default {default:g}",
         )
 
 
-def park(options: argparse.Namespace) -> int:
-    return _on_all_devices(options, _park)
-
-
-def unpark(options: argparse.Namespace) -> int:
-    return _on_all_devices(options, _unpark)
-
-
-def _on_all_devices(options: argparse.Namespace, move: Callable[[argparse.Namespace, str], int]) -> int:
+def _on_all_devices(move: Callable[[argparse.Namespace, str], int], options: argparse.Namespace) -> int:
     """At the same time: all that have the weights."""
     options.region = options.key
     with told() as outcome:

@@ -54,7 +54,7 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     timeout(command, "wait for weights")
     command = add("restore", restore, "Reads a snapshot into the devices.", RESTORE)
     command.add_argument("place", type=Path, metavar="DIR")
-    timeout(command, "wait for those who read or write")
+    timeout(command, "wait for processes that read or write")
     command.set_defaults(region=None)
 
 

@@ -231,7 +231,7 @@ class ClaimPool(Message, frozen=True):
     table_size: TableSize
     token: Token
     proven: bool
-    """The lock's grant was founded on all that has to be known of the predecessor (docs/inside/gms.md, "Pools")."""
+    """The lock's grant was founded on all that has to be known of the predecessor (docs/inside/gms.md, "KV pools")."""
     timeout_s: Annotated[float, Meta(ge=0, le=1e6)]
     replace: bool = False
     """What is there in another shape may go."""

@@ -1,7 +1,7 @@
 """Which GMS has which device: a name in the network namespace for each, taken by the supervisor of its GMS.
 
 Two pairs that share a device without knowing of each other would each miss the memory that the other one takes. So a
-second GMS for the same device is refused, and told who has it, whatever their run directories are. Pairs that are to
+second GMS for the same device is refused, and told which has it, whatever their run directories are. Pairs that are to
 share a device say so everywhere (`--share-devices`).
 
 A process that connects to the name is told the run directory. What this file may not do: open a device. The names

@@ -1,4 +1,5 @@
-"""One process's standing with one pool (docs/inside/gms.md, "Pools"): descriptors of it, and at most one mapping.
+"""One process's standing with one KV pool (docs/inside/gms.md, "KV pools"; here *pool*): its descriptors, and at most
+one mapping.
 
     pool = client.pool("kv", rank)                               # on the active engine and on the standby
     mapping = pool.claim(shape, token=grant.token, proven=True)  # at the wake

@@ -133,9 +133,6 @@ class RegionShell(ClientShell):
         if self.store.drop(slabs):
             self.feed(m.Dropped(slabs.generation))
 
-    def _do_unwelcome(self, effect: m.Problem) -> None:
-        self.on_problem_said(effect.why, effect.about)
-
     def _do_server_is(self, effect: m.Welcome) -> None:
         self.incarnation, self.granularity = effect.server_incarnation, effect.granularity
         self.on_problem_said("", "")
@@ -145,6 +142,6 @@ class RegionShell(ClientShell):
         c.Say: _do_say,
         c.Keep: _do_keep,
         c.LetGo: _do_let_go,
-        m.Problem: _do_unwelcome,
+        m.Problem: lambda shell, effect: shell.on_problem_said(effect.why, effect.about),
         m.Welcome: _do_server_is,
     }

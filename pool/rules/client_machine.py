@@ -70,9 +70,8 @@ class Answer(Effect, frozen=True):
 
 
 class ClientMachine:
-    def __init__(self, watches: bool) -> None:
+    def __init__(self) -> None:
         self.deadline = math.inf
-        self._watches = watches
         self._reconnect = Reconnect(MOST_PAUSE_S)
         self._up = False
         self._demand: dict[str, ModelDemand] = {}
@@ -103,8 +102,7 @@ class ClientMachine:
         if isinstance(message, m.Welcome):
             self._up = True
             self._reconnect.welcomed(now)
-            watch: list[Effect] = [Say(m.Watch())] if self._watches else []
-            return [Say(m.Demand(models=self._demand)), *watch]
+            return [Say(m.Demand(models=self._demand)), Say(m.Watch())]
         return []  # the connection ends with what else there is
 
     def _asks(self, event: Asks) -> list[Effect]:

@@ -437,9 +437,6 @@ class Machine:
             if goes != model.awaits:
                 model.awaits, model.room_at, model.lacks_since = frozenset(goes), self.context.now, self.context.now
 
-    def _on_tick(self, event: e.Tick) -> None:
-        pass
-
     # -- what a person wants ---------------------------------------------------------------------------------------
 
     def _on_asked(self, event: e.Asked) -> None:
@@ -599,5 +596,5 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.WeightsSeen: Machine._on_weights,
     e.ParkEnded: Machine._on_parked,
     e.DropEnded: Machine._on_dropped,
-    e.Tick: Machine._on_tick,
+    e.Tick: lambda machine, event: None,  # time has passed; `handle` finds what follows
 }

@@ -47,15 +47,15 @@ def ledger(
     leased is as good as another program's.
     """
     leases: dict[str, dict[str, int]] = {}
-    weights: dict[str, int] = {}
     others: dict[str, int] = {}
     for lease in status.leases:
         region = region_of(lease.name)
         is_weights = region in regions or any(region in (one.here or {}) for one in said.values())
-        known = lease.bytes.keys() <= said.keys() and is_weights
-        mine = leases.setdefault(lease.name, {}) if lease.name in models else weights if known else others
+        if lease.name not in models and is_weights and lease.bytes.keys() <= said.keys():
+            continue  # GMS tells of these
+        its = leases.setdefault(lease.name, {}) if lease.name in models else others
         for device, size in lease.bytes.items():
-            mine[device] = mine.get(device, 0) + size
+            its[device] = its.get(device, 0) + size
     room = {}
     for one in status.devices:
         room[one.device] = max(one.total - one.keep_free - one.foreign - others.get(one.device, 0), 0)

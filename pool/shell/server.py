@@ -47,8 +47,6 @@ from sidecar.wire.versions import Spoken
 from vram import observer as ledger
 
 FILE, FOLLOWED, SERVER_LOCK = "pool.json", "models.json", "pool.lock"
-LOCKS = "lock"
-"""Where the models' run directories are, below the host's."""
 ENDING_S = 1.0
 MOST_DROP_S = 30.0
 _SPOKEN = Spoken(m.OLDEST, m.PROTOCOL)
@@ -357,7 +355,7 @@ class Server(Shell):
             self._locks.pop(name).close()
         self.feed(e.LauncherSeen(children))
         for name in running - self._locks.keys():
-            run_dir = self.options.run_dir / LOCKS / name
+            run_dir = self.options.run_dir / launching.LOCKS / name
             self._locks[name] = self._upstream(
                 locks.whom(run_dir), locks, partial(self._on_lock, name), e.LockSeen(name, None)
             )  # fmt: skip
@@ -412,12 +410,6 @@ class Server(Shell):
     def _do_end(self, effect: e.End) -> None:
         self._launcher.say(launching.End(name=effect.model, forget=effect.model not in self.entries()))
 
-    def _do_park(self, effect: e.Park) -> None:
-        self._move("park", effect.weights, e.ParkEnded, effect.most_s)
-
-    def _do_drop(self, effect: e.Drop) -> None:
-        self._move("drop", effect.weights, e.DropEnded, MOST_DROP_S)
-
     def _move(self, verb: str, name: str, ended: type[e.ParkEnded | e.DropEnded], most_s: float) -> None:
         self._moves.do(
             lambda: weights.move(self.options.run_dir, verb, name, most_s), lambda why: self.feed(ended(name, why))
@@ -435,7 +427,7 @@ class Server(Shell):
     def _look_anew(self) -> m.Outlook:
         """How things stand, for doors; for people it is in `_listing` then."""
         now, it = time.monotonic(), self.machine.picture
-        run_dirs = {name: str(self.options.run_dir / LOCKS / name) for name in self.machine.models}
+        run_dirs = {name: str(self.options.run_dir / launching.LOCKS / name) for name in self.machine.models}
         outlook = view.outlooks(it, run_dirs, now)
         beside = self._beside and f"what was launched by command is wrong beside {self.options.models}: {self._beside}"
         self._listing = m.Listing(
@@ -495,8 +487,8 @@ class Server(Shell):
         e.Wake: _do_wake,
         e.Start: _do_start,
         e.End: _do_end,
-        e.Park: _do_park,
-        e.Drop: _do_drop,
+        e.Park: lambda server, effect: server._move("park", effect.weights, e.ParkEnded, effect.most_s),
+        e.Drop: lambda server, effect: server._move("drop", effect.weights, e.DropEnded, MOST_DROP_S),
         e.Answer: _do_answer,
         e.Save: _do_save,
         e.Note: Shell.note,

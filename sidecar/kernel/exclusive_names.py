@@ -77,7 +77,7 @@ def owner(name: str) -> Owner | None:
 
 
 def accept_all(sock: socket.socket) -> None:
-    """Connections that only asked who listens here."""
+    """Connections that only asked which process listens here."""
     while True:
         try:
             sock.accept()[0].close()

@@ -6,7 +6,7 @@ allocation is an open file description that holds an OFD write lock on its range
 last mapping of it are gone, in whatever process and however they ended, the range is free. So the sum of the locked
 ranges is what is in use.
 
-What this file may not do: take a lock, create a device, or know who allocates. `host:NAME` is the file NAME in the
+What this file may not do: take a lock, create a device, or know what allocates. `host:NAME` is the file NAME in the
 devices' directory.
 """
 

@@ -9,7 +9,7 @@ pages change that are its successor's by then. A pidfd is the end of writing onl
     kernel_refuses()     # to all processes
     is_filtered(pid)     # what can be seen of another process: there is a filter, whatever it filters
 
-What this file may not do: know who writes what. The other ways of writing late: docs/inside/gms.md, "Late writes".
+What this file may not do: know what is written. The other ways of writing late: docs/inside/gms.md, "Late writes".
 """
 
 import ctypes

@@ -40,7 +40,7 @@ def state_of(pid: int) -> str:
 
 
 def named(pid: int) -> str:
-    """The process and its state: who has a lock, say."""
+    """The process and its state: of one that has a lock, say."""
     return f"process {pid} ({_name(pid)}), which {state_of(pid)}"
 
 

@@ -1,4 +1,4 @@
-"""A loop: descriptors and who sees to each. One thread, no lock.
+"""A loop: descriptors, and what is called when one is ready. One thread, no lock.
 
 Everything that it calls must return soon: while one descriptor is seen to, all others wait.
 

@@ -144,7 +144,7 @@ def directory(text: str) -> Path:
 
 
 def default_run_dir() -> Path:
-    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    """Not in /tmp where there is another place: a cleaner of /tmp takes files from a pair that runs."""
     uid = os.getuid()
     for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
         if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):

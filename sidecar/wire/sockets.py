@@ -4,7 +4,7 @@ The directory or the socket may be removed or replaced while people use it (a vo
 clients that have the old one and clients that come anew would speak to different servers; so a server holds its
 directory and its socket by inode, and looks when its path may lead elsewhere (`shell.py`).
 
-What this file may not do: know what a server does about it, or who connects (`connections.py`).
+What this file may not do: know what a server does about it, or what connects (`connections.py`).
 """
 
 import contextlib

@@ -17,9 +17,10 @@ from engine_shim.cli import pair_doctor, pair_look
 from engine_shim.cli.failover import main as failover
 from engine_shim.cli.pair_process import UP_LOCK, up_pid
 from engine_shim.cli.pair_status import AT_REST, redundancy, serving, waits_for
-from engine_shim.cli.tree import CannotStart, TreeLock
+from engine_shim.cli.tree import TreeLock
 from engine_shim.shell import paths, scratch
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.findings import Level
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Shim

@@ -19,14 +19,15 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover as failover_command
 from engine_shim.cli import pair_look, pair_status, part_environment
-from engine_shim.cli.failover import choose_address, free_address, main, parser
+from engine_shim.cli.door_address import choose_address, free_address
+from engine_shim.cli.failover import main, parser
 from engine_shim.cli.pair_commands import down
 from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.cli.pair_parts import Options, children
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.pair_status import NO_LOCK, reached
 from engine_shim.cli.tree import Tree
-from engine_shim.cli.up import CannotStart, Up
+from engine_shim.cli.up import Up
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
@@ -35,6 +36,7 @@ from lockserver import __main__ as lock_command
 from lockserver.cli import lockctl
 from sidecar.kernel import process_tree
 from sidecar.machine import supervisor
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND

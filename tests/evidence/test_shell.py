@@ -24,7 +24,7 @@ def test_what_cant_be_looked_at_is_said_once_however_often_it_is_looked_at(
     """Every tenth of a second it would be, while a grant waits for it."""
     words = StringIO()
     spoken = Protocol(msgspec.msgpack.Decoder(m.Observe), lambda why: m.Problem(why=why))
-    server = EvidenceShell(Log("test", stream=words), tmp_path, "auto", spoken, frozenset())
+    server = EvidenceShell(Log("test", stream=words), tmp_path, "auto", spoken, frozenset(), None)
 
     def refuses(*_: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -89,7 +89,7 @@ def test_what_a_door_is_told_was_done_it_has_been_shown(house: House) -> None:
     """A pool that had hung answered a wake, and its door showed for a moment that nothing was to wake."""
     PoolProgram(house).ready()
     heard: list[Any] = []
-    client = PoolClient(house.run_dir, heard.append, watches=True)
+    client = PoolClient(house.run_dir, heard.append)
     client.start()
     try:
         until(lambda: any(isinstance(news, Listing) for news in heard), "it shows its models")
@@ -132,7 +132,7 @@ def test_a_file_that_names_all_gpus_and_one_of_them_for_a_model_is_followed(hous
 
 def test_a_door_hears_what_models_there_are_and_what_has_changed(house: House) -> None:
     pool, heard = PoolProgram(house).ready(), list[Any]()
-    client = PoolClient(house.run_dir, heard.append, watches=True)
+    client = PoolClient(house.run_dir, heard.append)
     client.start()
     try:
         until(lambda: any(isinstance(one, m.Models) for one in heard), "models")

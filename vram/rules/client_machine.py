@@ -172,9 +172,6 @@ class ClientMachine:
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_reserve(self, said: m.Reserve) -> None:
-        self._wish(said, awaited=True)
-
     def _on_resize(self, said: m.Resize) -> None:
         held, wanted = self.leases.get(said.lease), some(said.bytes)
         left = held.left if held is not None else {}
@@ -266,7 +263,7 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], object]] = {
     c.Disconnected: lambda machine, event: machine.standing.disconnected(event),
     c.Hopeless: lambda machine, event: machine.standing.refused(event.why),
     c.Heard: ClientMachine._on_heard,
-    m.Reserve: ClientMachine._on_reserve,
+    m.Reserve: lambda machine, said: machine._wish(said, awaited=True),
     m.Resize: ClientMachine._on_resize,
     GiveUp: ClientMachine._on_give_up,
     m.Set: ClientMachine._on_set,
